@@ -1,0 +1,75 @@
+"""What the transition model is: K heads p(next_obs | obs, act, context), evaluated together or one per row."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+
+class ContextDynamics(nn.Module, ABC):
+    """The per-context transition laws theta_1..theta_K of eq. (1).
+
+    Convention: every `nn.Parameter` has the context slot as its first axis (K, ...), so that the core can reorder or
+    reset slots without knowing the structure. What is shared by the contexts (normalisation) is a buffer.
+
+    Attributes:
+        max_contexts: number of context slots K.
+        obs_dim: width S of an observation.
+        act_dim: width A of an action; 0 where there is none.
+    """
+
+    def __init__(self, max_contexts: int, obs_dim: int, act_dim: int) -> None:
+        super().__init__()
+        self.max_contexts = max_contexts
+        self.obs_dim = obs_dim
+        self.act_dim = act_dim
+
+    @abstractmethod
+    def log_prob(
+        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
+    ) -> Float[Tensor, "batch K"]:
+        """Give log p(next_obs | obs, act, context=k) for every k, in the data's own units.
+
+        Parts of the state that the structure predicts exactly (positions from velocities) carry no density.
+        """
+
+    @abstractmethod
+    def predict(
+        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], context: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch S"]:
+        """Give the expected next observation of every row in its own context."""
+
+    @abstractmethod
+    def sample(
+        self,
+        obs: Float[Tensor, "batch S"],
+        act: Float[Tensor, "batch A"],
+        context: Int[Tensor, " batch"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "batch S"]:
+        """Draw the next observation of every row in its own context."""
+
+    @abstractmethod
+    def log_prior(self) -> Float[Tensor, ""]:
+        """Give log p(theta), the sum over all heads."""
+
+    def set_normaliser(
+        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
+    ) -> None:
+        """Fix the scales of inputs and targets from data; called once, before the first training step."""
+
+    def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
+        """Give the heads in `slots` fresh starting values (restarts, learning new contexts)."""
+        raise TypeError(f"{type(self).__name__} cannot reset single heads; implement reset_slots to allow it")
+
+    def permute_slots(self, order: Int[Tensor, " K"]) -> None:
+        """Reorder the heads: the new slot k is the old slot order[k]."""
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(parameter[order].clone())

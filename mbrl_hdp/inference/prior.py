@@ -1,0 +1,117 @@
+"""What a prior over the context chain is: a small Pyro program with, at will, a guide of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoNormal
+from torch import Tensor, nn
+
+from mbrl_hdp.types import ContextChain
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+class ContextPrior(nn.Module, ABC):
+    """A prior p(initial, transition) over the context chain, with its variational distribution.
+
+    A subclass writes `model()`; everything else has a default, so a prior of one's own is about 20 lines:
+
+        class FlatPrior(ContextPrior):
+            def model(self) -> ContextChain:
+                ones = torch.ones(self.max_contexts)
+                initial = pyro.sample("initial", dist.Dirichlet(ones))
+                rows = pyro.sample("rows", dist.Dirichlet(ones.expand(self.max_contexts, -1)).to_event(1))
+                return ContextChain(initial, rows)
+
+    A faster prior also offers `natural_step` (see `NaturalPrior`) and `start_from` (see `StartablePrior`).
+    Variational parameters are ordinary `nn.Parameter`s of the module, never `pyro.param`: two models in one process
+    must not share a store.
+
+    Attributes:
+        max_contexts: number of context slots K.
+    """
+
+    def __init__(self, max_contexts: int) -> None:
+        super().__init__()
+        self.max_contexts = max_contexts
+        self._auto_guide: nn.Module | None = None
+
+    @abstractmethod
+    def model(self) -> ContextChain:
+        """Sample every latent variable with `pyro.sample` and return the chain they make.
+
+        Sites must be reparameterisable, with their batch dimensions declared by `.to_event`.
+        """
+
+    def guide(self) -> Any:
+        """Sample the same sites from the variational distribution; by default an automatic mean-field normal one."""
+        if self._auto_guide is None:
+            self._auto_guide = _auto_normal(self.model)
+        return self._auto_guide()
+
+    def prepare(self) -> None:
+        """Create lazily made parameters, so that an optimiser sees all of them. Called once before training."""
+        if type(self).guide is ContextPrior.guide and self._auto_guide is None:
+            self._auto_guide = _auto_normal(self.model)
+
+    def sample_chain(self) -> ContextChain:
+        """Draw a chain from the variational distribution (differentiable in its parameters)."""
+        trace = poutine.trace(self.guide).get_trace()
+        with poutine.block():
+            return poutine.replay(self.model, trace=trace)()
+
+    def mean_chain(self) -> ContextChain:
+        """Give the expected chain under the guide: E_q[initial], E_q[transition].
+
+        The default averages 256 draws with a fixed seed; a prior with a closed form overrides it.
+        """
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            chains = [self.sample_chain() for _ in range(256)]
+            initial = torch.stack([chain.initial for chain in chains]).mean(0)
+            transition = torch.stack([chain.transition for chain in chains]).mean(0)
+        return ContextChain(initial, transition)
+
+    def top_weights(self) -> Float[Tensor, " K"] | None:
+        """Give the shared weights beta of the base measure, None where the prior has none."""
+        return None
+
+
+@runtime_checkable
+class NaturalPrior(Protocol):
+    """A prior whose row posterior has a closed-form natural-gradient step."""
+
+    def natural_step(
+        self, expected_initial: Float[Tensor, " K"], expected_transitions: Float[Tensor, "K K"], step: float
+    ) -> None:
+        """Move the row posterior: c <- (1 - step) c + step (prior + counts).
+
+        Args:
+            expected_initial: expected number of episodes that begin in each context, over the whole data set.
+            expected_transitions: expected number of moves from context j to context k, over the whole data set.
+            step: step size in (0, 1]; 1 jumps to the coordinate optimum.
+        """
+
+
+@runtime_checkable
+class StartablePrior(Protocol):
+    """A prior whose variational distribution can be set to a given chain."""
+
+    def start_from(self, chain: ContextChain, strength: float) -> None:
+        """Centre the row posterior on `chain` with `strength` pseudo-counts a row."""
+
+
+def _auto_normal(model: Any) -> nn.Module:
+    """Build a mean-field normal guide that starts at the prior's median and owns its parameters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        guide: nn.Module = AutoNormal(model, init_scale=0.1)
+        with poutine.block(), pyro.validation_enabled(False):
+            guide()
+    return guide

@@ -1,0 +1,1 @@
+"""Built-in structures of the per-context transition model."""

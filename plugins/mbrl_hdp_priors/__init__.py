@@ -1,0 +1,1 @@
+"""Built-in priors over the context chain."""
