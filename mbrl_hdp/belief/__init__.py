@@ -1,0 +1,1 @@
+"""The belief over contexts: predict, correct, and pack it beside the observation."""

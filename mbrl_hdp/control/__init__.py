@@ -1,0 +1,1 @@
+"""Planning and policies on the belief, through mbrl-lib."""

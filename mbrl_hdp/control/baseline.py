@@ -31,7 +31,7 @@ class Baseline(ABC):
     ) -> None:
         """Learn from one transition, or keep it for `end_episode`."""
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027 - having nothing to forget is fine
         """Begin an episode: forget what belongs to the last one (plans, recurrent state)."""
 
     def end_episode(self) -> Mapping[str, float]:

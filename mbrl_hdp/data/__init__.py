@@ -1,0 +1,1 @@
+"""Trajectories: collect, check, split, save and load."""

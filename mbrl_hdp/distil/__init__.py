@@ -1,0 +1,1 @@
+"""Tell meaningful contexts from spurious ones and reduce the chain by Theorem 1."""

@@ -6,13 +6,11 @@ The decision is a plugin (`Distiller.keep`), the action is Theorem 1 (`apply_kee
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+
+from jaxtyping import Bool
+from torch import Tensor
 
 from mbrl_hdp.types import ContextPosterior
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool
-    from torch import Tensor
 
 
 class Distiller(ABC):

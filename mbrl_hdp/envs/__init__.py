@@ -1,0 +1,1 @@
+"""Tasks with hidden contexts, and the wrapper that makes any gymnasium environment one."""

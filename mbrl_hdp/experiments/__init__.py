@@ -1,0 +1,1 @@
+"""Configuration, Algorithm 1, checkpoints, the paper's tables."""

@@ -1,0 +1,1 @@
+"""Learn the contexts from trajectories: priors, transition models, the ELBO, the fit."""

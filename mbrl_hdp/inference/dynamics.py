@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
 
 
 class ContextDynamics(nn.Module, ABC):
@@ -64,9 +61,9 @@ class ContextDynamics(nn.Module, ABC):
     ) -> None:
         """Fix the scales of inputs and targets from data; called once, before the first training step."""
 
+    @abstractmethod
     def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
         """Give the heads in `slots` fresh starting values (restarts, learning new contexts)."""
-        raise TypeError(f"{type(self).__name__} cannot reset single heads; implement reset_slots to allow it")
 
     def permute_slots(self, order: Int[Tensor, " K"]) -> None:
         """Reorder the heads: the new slot k is the old slot order[k]."""

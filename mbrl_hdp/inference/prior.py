@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyro
 import torch
+from jaxtyping import Float
 from pyro import poutine
 from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 from mbrl_hdp.types import ContextChain
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 
 class ContextPrior(nn.Module, ABC):
