@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from jaxtyping import Bool, Float
 
@@ -97,3 +98,20 @@ class EpisodeSummary:
     seed: int | None = None
     num_contexts: int | None = None
     context_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """A snapshot of the global random generators (seeding.py).
+
+    Attributes:
+        python: state of Python's `random`.
+        numpy_keys: key vector of numpy's legacy generator.
+        numpy_rest: its name, position and cached normal.
+        torch: state of torch's CPU generator.
+    """
+
+    python: tuple[Any, ...]
+    numpy_keys: np.ndarray[Any, Any]
+    numpy_rest: tuple[str, int, int, float]
+    torch: torch.Tensor

@@ -1,0 +1,59 @@
+# mbrl_hdp: `make demo` and `make test` set everything up on first use and skip it afterwards.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+UV     ?= uv
+TORCH  := $(shell grep -m1 '^torch==' requirements.lock)
+JOBS   ?= 2
+
+# pip's own notices about mbrl-lib's old pins would only frighten; `mbrl-hdp doctor` checks what matters.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: setup demo test lint type format bench lock clean help
+.DEFAULT_GOAL := help
+
+help: ## show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## create .venv and install the lock (done by the other targets when needed)
+
+# torch goes first and with its dependencies: which ones it needs (CUDA or none) depends on the wheel pip finds.
+# Everything else comes from the lock without the resolver, which could not satisfy mbrl-lib's old pins.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "Python 3.11 to 3.13 is needed, this is " + sys.version.split()[0] + "; set PYTHON=python3.11")'
+	@echo "setting up $(VENV) (once, a few minutes) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -c requirements.lock $(TORCH)
+	@$(PIP) install --no-deps -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: $(STAMP) ## what is installed and what can be plugged in
+	@$(BIN)/mbrl-hdp doctor
+	@$(BIN)/mbrl-hdp plugins
+
+test: $(STAMP) ## the whole test suite
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+lint: $(STAMP) ## ruff: lint and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+type: $(STAMP) ## mypy, strict
+	@$(BIN)/mypy
+
+format: $(STAMP) ## rewrite the files in our format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(STAMP) ## ratios against peers, one thread
+	@$(BIN)/python -m benchmarks
+
+lock: ## compile the locks anew (needs uv)
+	$(UV) pip compile requirements.in --override overrides.txt --python-version 3.11 --universal --no-header --no-annotate -q -o requirements.lock
+	$(UV) pip compile requirements-ray.in --override overrides.txt --python-version 3.11 --universal --no-header --no-annotate -q -o requirements-ray.lock
+	sed -i.bak -E '/^(nvidia-|cuda-|triton)/d' requirements.lock requirements-ray.lock && rm -f requirements.lock.bak requirements-ray.lock.bak
+
+clean: ## remove .venv and everything made by runs
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis outputs multirun demo

@@ -1,0 +1,156 @@
+"""`mbrl-hdp`: one program, one sub-command per task. Heavy imports happen inside the sub-command that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import mbrl_hdp
+from mbrl_hdp.errors import MbrlHdpError, did_you_mean
+
+USER_ERROR = 2
+
+Command = Callable[[list[str]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `mbrl-hdp`; give the exit code: 0 done, 1 found wanting, 2 a mistake in what was asked."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(_usage())
+        return 0
+    if words[0] in {"-V", "--version"}:
+        print(f"mbrl-hdp {mbrl_hdp.__version__}")
+        return 0
+    try:
+        return _command(words[0])(words[1:] if words[0] not in _COMPLETION else words)
+    except MbrlHdpError as error:
+        if debug:
+            raise
+        print(f"mbrl-hdp: {error}", file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _command(name: str) -> Command:
+    if name in _COMPLETION:
+        return _complete
+    if name not in _COMMANDS:
+        raise MbrlHdpError(f"unknown command {name!r}; {did_you_mean(name, _COMMANDS)}")
+    return _COMMANDS[name][0]
+
+
+def train(words: list[str]) -> int:
+    """Learn to control by Algorithm 1; any Hydra override, -m for sweeps, --cfg job to look."""
+    from mbrl_hdp.experiments.app import run_app
+
+    return run_app(words)
+
+
+def plugins(words: list[str]) -> int:
+    """List every registered prior, distillation rule, agent and transition model with its package."""
+    parser = _parser("plugins", plugins)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(words)
+    from mbrl_hdp.hooks import load_registry
+
+    registry = load_registry()
+    rows = [
+        {
+            "kind": plugin.kind,
+            "name": plugin.spec.name,
+            "package": plugin.source.package,
+            "version": plugin.source.version,
+            "summary": plugin.spec.summary.strip(),
+        }
+        for plugin in registry.all()
+    ]
+    if options.json:
+        print(json.dumps({"plugins": rows, "problems": [str(problem) for problem in registry.problems]}, indent=2))
+    else:
+        from mbrl_hdp.report.tables import print_table
+
+        print_table("Plugins", ["kind", "name", "package", "version", "summary"], [list(row.values()) for row in rows])
+        for problem in registry.problems:
+            print(f"warning: {problem}", file=sys.stderr)
+    return 0
+
+
+def doctor(words: list[str]) -> int:
+    """Check Python, every dependency, the extras and the thread settings; say what to do about each finding."""
+    parser = _parser("doctor", doctor)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--all", action="store_true", help="also a row for everything that is fine")
+    options = parser.parse_args(words)
+    from mbrl_hdp.doctor import examine, is_healthy
+
+    findings = examine()
+    if options.json:
+        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
+    else:
+        from mbrl_hdp.report.tables import print_table
+
+        shown = [finding for finding in findings if options.all or finding.status != "ok"]
+        rows = [[finding.status, finding.what, finding.found, finding.advice] for finding in shown]
+        passed = sum(finding.status == "ok" for finding in findings)
+        print(f"{passed} of {len(findings)} checks passed" + ("" if options.all else "; --all lists them"))
+        print_table("mbrl-hdp doctor", ["status", "what", "found", "what to do"], rows)
+    return 0 if is_healthy(findings) else 1
+
+
+def _complete(words: list[str]) -> int:
+    """Answer the shell's tab completion: our own words first, then Hydra's for `train`."""
+    line = os.environ.get("COMP_LINE", "")
+    typed = line.split()
+    if len(typed) > 2 or (len(typed) == 2 and line.endswith(" ")):
+        if typed[1] != "train":
+            return 0
+        # Hydra strips the program's name only: take the sub-command out of the line for it.
+        os.environ["COMP_LINE"] = line.replace(" train", "", 1)
+        return train(words)
+    print(" ".join(_COMMANDS))
+    return 0
+
+
+_COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
+_COMMANDS: dict[str, tuple[Command, str]] = {
+    function.__name__: (function, (function.__doc__ or "").strip()) for function in (train, plugins, doctor)
+}
+
+
+def _usage() -> str:
+    width = max(map(len, _COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in _COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: mbrl-hdp COMMAND ...   (also: python -m mbrl_hdp COMMAND ...)",
+            "",
+            *lines,
+            "",
+            "`mbrl-hdp COMMAND --help` tells more; --debug shows tracebacks; --version the version.",
+            'Tab completion: eval "$(mbrl-hdp train -sc install=bash)"',
+        ]
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints look like every other error of the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise MbrlHdpError(f"{message}; see `{self.prog} --help`")
+
+
+def _parser(name: str, function: Command) -> argparse.ArgumentParser:
+    return _Parser(prog=f"mbrl-hdp {name}", description=function.__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""`mbrl-hdp train` as a Hydra application: checked first, then handed to Hydra as it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+
+from mbrl_hdp.experiments.config import (
+    CONFIG_NAME,
+    check_config,
+    check_jobs,
+    config_dir,
+    register_configs,
+    registry_for,
+)
+from mbrl_hdp.runtime import configure
+
+# Hydra's flags that take a value of their own; everything else that starts with a dash takes none.
+_VALUE_FLAGS = {
+    "--cfg",
+    "-c",
+    "--package",
+    "-p",
+    "--info",
+    "-i",
+    "--config-path",
+    "-cp",
+    "--config-name",
+    "-cn",
+    "--config-dir",
+    "-cd",
+    "--experimental-rerun",
+    "-sc",
+    "--shell_completion",
+}
+_ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
+
+
+def run_app(words: Sequence[str]) -> int:
+    """Check every job that the command line asks for, then let Hydra run it.
+
+    Raises:
+        ConfigError: before any work begins and before anything is written.
+    """
+    overrides = _overrides(words)
+    registry = registry_for(overrides)
+    for problem in registry.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    if not _ONLY_LOOK & set(words):
+        check_jobs(overrides, registry)
+    register_configs(registry)
+    saved = sys.argv
+    sys.argv = ["mbrl-hdp", *words]
+    try:
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(_job)()
+    finally:
+        sys.argv = saved
+    return 0
+
+
+def _overrides(words: Sequence[str]) -> list[str]:
+    """Take Hydra's own flags out of the command line; what is left are overrides."""
+    overrides, is_value = [], False
+    for word in words:
+        if is_value:
+            is_value = False
+        elif word.startswith("-"):
+            is_value = word in _VALUE_FLAGS
+        else:
+            overrides.append(word)
+    return overrides
+
+
+def _job(config: DictConfig) -> Any:
+    typed = check_config(config)
+    configure(typed.runtime)

@@ -1,0 +1,190 @@
+"""The typed configuration: schema, plugin options in Hydra's ConfigStore, and checks before any work begins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.experiments.explain import explain, parse_overrides
+from mbrl_hdp.hooks import KINDS, Registry, load_registry
+from mbrl_hdp.runtime import RuntimeConfig
+from mbrl_hdp.settings import check_settings, setting
+
+CONFIG_NAME = "main"
+_MAX_CHECKED_JOBS = 1000
+
+
+@dataclass
+class EnvConfig:
+    """Which environment, and how it is made."""
+
+    name: str = setting(MISSING, "name of the preset, used in output folders")
+    id: str = setting(MISSING, "gymnasium id, as in gymnasium.make(id)")
+    kwargs: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of gymnasium.make"})
+    reward: str | None = setting(None, "module:function of a batched reward; null for the environment's own")
+
+
+@dataclass
+class MainConfig:
+    """Everything that `mbrl-hdp train` can be told."""
+
+    seed: int = setting(0, "seed of the whole run", at_least=0)
+    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
+    profile: str = setting("fast", "budget of the run", choices=("paper", "fast", "smoke"))
+    recipe: str = setting("robust", "how the model is trained", choices=("robust", "literal"))
+    device: str = setting("auto", "where tensors live", choices=("auto", "cpu", "cuda"))
+    env: EnvConfig = field(default_factory=EnvConfig)
+    prior: Any = MISSING
+    distillation: Any = MISSING
+    dynamics: Any = MISSING
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
+    strict_plugins: bool = setting(False, "stop if any plugin has a problem")
+
+
+def config_dir() -> Path:
+    """Give the folder of conf/: inside the package when installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / f"{CONFIG_NAME}.yaml").is_file():
+            return folder
+    raise ConfigError(f"conf/{CONFIG_NAME}.yaml is missing from the installation of mbrl_hdp; reinstall it")
+
+
+def register_configs(registry: Registry) -> None:
+    """Put the schema and every plugin's settings into Hydra's ConfigStore, so that `prior=mine` needs no YAML."""
+    store = ConfigStore.instance()
+    store.store(name="main_schema", node=MainConfig, provider="mbrl_hdp")
+    groups = {kind.name: kind.group for kind in KINDS}
+    for group in groups.values():
+        store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
+    for plugin in registry.all():
+        store.store(
+            group=groups[plugin.kind],
+            name=plugin.spec.name,
+            node=_named(plugin.spec.name, plugin.spec.config),
+            provider=plugin.source.package,
+        )
+
+
+def _named(name: str, config: type[Any]) -> type[Any]:
+    """Extend a plugin's settings by their option name, so that `config.yaml` tells which plugin it was."""
+    fields = [("name", str, dataclasses.field(default=name))]
+    return dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,))
+
+
+def registry_for(overrides: Sequence[str]) -> Registry:
+    """Load the plugins as `disable_plugins` and `strict_plugins` among the overrides ask."""
+    asked: dict[str, Any] = {"disable_plugins": [], "strict_plugins": False}
+    for override in parse_overrides(overrides):
+        if override.key_or_group in asked and not override.is_sweep_override():
+            asked[override.key_or_group] = override.value()
+    disable = asked["disable_plugins"]
+    if not isinstance(disable, list) or not isinstance(asked["strict_plugins"], bool):
+        raise ConfigError(
+            "disable_plugins takes a list of names, as in disable_plugins=[priors]; strict_plugins takes true or false"
+        )
+    return load_registry(disable=[str(name) for name in disable], strict=asked["strict_plugins"])
+
+
+def load_config(overrides: Sequence[str], registry: Registry | None = None) -> DictConfig:
+    """Compose and check the configuration of one job.
+
+    Raises:
+        ConfigError: naming the key or group and the nearest valid names.
+    """
+    registry = registry or registry_for(overrides)
+    register_configs(registry)
+    with _composer():
+        return _compose(list(overrides))
+
+
+def check_jobs(overrides: Sequence[str], registry: Registry) -> int:
+    """Compose and check every job of a (multi)run before the first one begins; give their number."""
+    register_configs(registry)
+    count = 0
+    with _composer():
+        for job in _jobs(parse_overrides(overrides)):
+            _compose(job)
+            count += 1
+            if count >= _MAX_CHECKED_JOBS:
+                break
+    return count
+
+
+def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
+    """Expand sweeps (`seed=0,1`) into the jobs they stand for."""
+    if not overrides:
+        yield []
+        return
+    first, rest = overrides[0], overrides[1:]
+    # Hydra's own sweep syntaxes that need a sweeper plugin's knowledge (glob) are left to it.
+    values = (
+        [f"{first.get_key_element()}={value}" for value in first.sweep_string_iterator()]
+        if first.is_discrete_sweep()
+        else [first.input_line or ""]
+    )
+    for value in values:
+        for others in _jobs(rest):
+            yield [value, *others]
+
+
+@contextmanager
+def _composer() -> Iterator[None]:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir()), job_name="mbrl_hdp"):
+        yield
+
+
+def _compose(overrides: list[str]) -> DictConfig:
+    plain = [line for line in overrides if not line.lstrip("+~").startswith("hydra")]
+    try:
+        config = compose(config_name=CONFIG_NAME, overrides=plain)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(
+            explain(error, plain, lambda lines: compose(config_name=CONFIG_NAME, overrides=lines))
+        ) from error
+    check_config(config)
+    return config
+
+
+def check_config(config: DictConfig) -> MainConfig:
+    """Turn the composed configuration into typed objects and check every range.
+
+    Raises:
+        ConfigError: naming the full key.
+    """
+    try:
+        typed = OmegaConf.to_object(config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+    if not isinstance(typed, MainConfig):
+        raise ConfigError("the configuration does not follow main_schema; keep it first in conf/main.yaml's defaults")
+    check_settings(typed)
+    return typed
+
+
+__all__ = [
+    "CONFIG_NAME",
+    "EnvConfig",
+    "MainConfig",
+    "check_config",
+    "check_jobs",
+    "config_dir",
+    "load_config",
+    "register_configs",
+    "registry_for",
+]

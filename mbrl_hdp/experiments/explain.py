@@ -1,0 +1,122 @@
+"""Turn Hydra's and OmegaConf's errors into one line that names the key and the nearest valid names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mbrl_hdp.errors import ConfigError, did_you_mean
+
+Compose = Callable[[list[str]], DictConfig]
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Parse command-line overrides.
+
+    Raises:
+        ConfigError: naming the word that is no override.
+    """
+    parser = OverridesParser.create()
+    parsed = []
+    for line in overrides:
+        try:
+            parsed.append(parser.parse_override(line))
+        except OverrideParseException as error:
+            raise ConfigError(f"{line!r} is no override; write key=value, as in seed=3 or prior=hdp") from error
+    return parsed
+
+
+def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str:
+    """Say which override is wrong and what would be right."""
+    groups = _groups()
+    base = _base_config(overrides, groups, compose)
+    for override in parse_overrides(overrides):
+        message = _explain_group(override, groups) or _explain_key(override, groups, base)
+        if message:
+            return message
+        if not _composes(override, groups, overrides, compose):
+            return f"{override.input_line}: {_first_lines(error)}"
+    return _first_lines(error)
+
+
+def _groups() -> dict[str, list[str]]:
+    loader: ConfigLoader = GlobalHydra.instance().config_loader()
+    names = loader.get_group_options("", results_filter=ObjectType.GROUP)
+    return {name: loader.get_group_options(name) for name in names if not name.startswith("hydra")}
+
+
+def _explain_group(override: Override, groups: dict[str, list[str]]) -> str | None:
+    key = override.key_or_group.partition("@")[0]
+    if key not in groups or override.is_delete():
+        return None
+    for value in _values(override):
+        if value not in groups[key]:
+            return f"{key}={value}: unknown option {value!r} of group {key!r}; {did_you_mean(value, groups[key])}"
+    return None
+
+
+def _explain_key(override: Override, groups: dict[str, list[str]], base: DictConfig | None) -> str | None:
+    key = override.key_or_group
+    if base is None or key in groups or override.is_add() or override.is_force_add() or "@" in key:
+        return None
+    parent, _, leaf = key.rpartition(".")
+    node = OmegaConf.select(base, parent) if parent else base
+    if not isinstance(node, DictConfig):
+        siblings = sorted({*_keys(base), *groups})
+        return f"unknown key {key!r}: there is no {parent!r}; {did_you_mean(parent, siblings)}"
+    if leaf in node:
+        return None
+    siblings = [f"{parent}.{name}" if parent else str(name) for name in node]
+    siblings += [] if parent else list(groups)
+    return f"unknown key {key!r}; {did_you_mean(key, siblings)}"
+
+
+def _values(override: Override) -> list[str]:
+    if override.is_discrete_sweep():
+        return list(override.sweep_string_iterator())
+    value = override.value()
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+
+def _keys(config: DictConfig) -> list[str]:
+    return [str(key) for key in config]
+
+
+def _base_config(overrides: Sequence[str], groups: dict[str, list[str]], compose: Compose) -> DictConfig | None:
+    """Compose with the valid group choices only, to see which keys exist then."""
+    lines = [
+        override.input_line or ""
+        for override in parse_overrides(overrides)
+        if override.key_or_group in groups and _explain_group(override, groups) is None
+    ]
+    try:
+        return compose(lines)
+    except (HydraException, OmegaConfBaseException):
+        return None
+
+
+def _composes(override: Override, groups: dict[str, list[str]], overrides: Sequence[str], compose: Compose) -> bool:
+    """Try one override on its own, on top of the group choices."""
+    lines = [o.input_line or "" for o in parse_overrides(overrides) if o.key_or_group in groups]
+    try:
+        compose(lines if override.key_or_group in groups else [*lines, override.input_line or ""])
+    except (HydraException, OmegaConfBaseException):
+        return False
+    return True
+
+
+def _first_lines(error: Exception) -> str:
+    """Give the innermost message without OmegaConf's trailing bookkeeping."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    lines = [line.strip() for line in str(cause).splitlines()]
+    return "; ".join(
+        line for line in lines if line and not line.startswith(("full_key", "object_type", "reference_type"))
+    )

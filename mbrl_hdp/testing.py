@@ -1,0 +1,154 @@
+"""Conformance checks for plugin authors: call them from your own test suite.
+
+    from mbrl_hdp.testing import check_prior
+    check_prior(lambda: MyPrior(max_contexts=4))
+
+Each raises AssertionError with what is wrong; none returns anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mbrl_hdp.distil.distiller import Distiller
+from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
+from mbrl_hdp.types import ContextChain, ContextPosterior
+
+
+def check_prior(make: Callable[[], ContextPrior]) -> None:
+    """Check that a prior samples stochastic chains, has a trainable guide and a sensible mean.
+
+    Args:
+        make: builds a fresh prior; called several times.
+    """
+    torch.manual_seed(0)
+    prior = make()
+    prior.prepare()
+    size = prior.max_contexts
+    with torch.no_grad():
+        _check_chain(prior.model(), size, "model()")
+        _check_chain(prior.mean_chain(), size, "mean_chain()")
+    parameters = [parameter for parameter in prior.parameters() if parameter.requires_grad]
+    assert parameters, "the prior has no trainable parameter: its guide could learn nothing"
+    _check_guide_learns(prior, parameters)
+    weights = prior.top_weights()
+    if weights is not None:
+        assert weights.shape == (size,), f"top_weights() must have shape ({size},), got {tuple(weights.shape)}"
+        assert torch.isclose(weights.sum(), weights.new_ones(())), "top_weights() must sum to 1"
+    _check_offers(make)
+
+
+def _check_guide_learns(prior: ContextPrior, parameters: list[torch.nn.Parameter]) -> None:
+    """A likelihood that pulls every row towards its last context must reach the guide's parameters and move it."""
+    before = prior.mean_chain().transition[:, -1].mean().item()
+    optimiser = torch.optim.Adam(parameters, lr=0.05)
+    for _ in range(60):
+        chain = prior.sample_chain()
+        _check_chain(chain, prior.max_contexts, "sample_chain()")
+        loss = -1000.0 * chain.transition[:, -1].clamp_min(1e-6).log().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        assert gradients, "no gradient reaches the guide's parameters: sites must be reparameterisable"
+        assert all(bool(gradient.isfinite().all()) for gradient in gradients), "a gradient is not finite"
+        optimiser.step()
+    after = prior.mean_chain().transition[:, -1].mean().item()
+    assert prior.max_contexts == 1 or after > before, "training the guide does not move mean_chain()"
+
+
+def _check_offers(make: Callable[[], ContextPrior]) -> None:
+    """Check the optional abilities of a prior, where it has them."""
+    size = make().max_contexts
+    if size < 2:
+        return
+    goal = torch.full((size, size), 0.2 / size) + 0.8 * torch.eye(size)
+    prior = make()
+    prior.prepare()
+    if isinstance(prior, StartablePrior):
+        prior.start_from(ContextChain(torch.full((size,), 1.0 / size), goal), strength=1e4)
+        error = (prior.mean_chain().transition - goal).abs().max().item()
+        assert error < 0.02, f"start_from(): mean_chain() is {error:.3f} away from the chain it was given"
+    if isinstance(prior, NaturalPrior):
+        counts = 1e6 * goal.roll(1, dims=0)
+        prior.natural_step(counts.sum(0), counts, step=1.0)
+        error = (prior.mean_chain().transition - counts / counts.sum(-1, keepdim=True)).abs().max().item()
+        assert error < 0.02, f"natural_step(step=1): mean_chain() is {error:.3f} away from overwhelming counts"
+
+
+def _check_chain(chain: ContextChain, size: int, where: str) -> None:
+    assert isinstance(chain, ContextChain), f"{where} must give a ContextChain, got {type(chain).__name__}"
+    for name, tensor, shape in (("initial", chain.initial, (size,)), ("transition", chain.transition, (size, size))):
+        assert tuple(tensor.shape) == shape, f"{where}.{name} must have shape {shape}, got {tuple(tensor.shape)}"
+        assert bool((tensor >= 0).all()), f"{where}.{name} has a negative entry"
+        error = (tensor.sum(-1) - 1).abs().max().item()
+        assert error < 1e-4, f"{where}.{name} must sum to 1 along its last axis, it is off by {error:.2g}"
+
+
+def check_distiller(rule: Distiller) -> None:
+    """Check that a rule gives a mask of the right shape, keeps what dominates and follows a relabelling."""
+    posterior = _example_posterior()
+    for is_training in (False, True):
+        example = ContextPosterior(posterior.chain, posterior.top_weights, None, is_training)
+        keep = rule.keep(example)
+        size = example.chain.max_contexts
+        assert isinstance(keep, Tensor), f"keep() must give a tensor, got {type(keep).__name__}"
+        assert keep.dtype == torch.bool, f"keep() must give a bool tensor, got {keep.dtype}"
+        assert tuple(keep.shape) == (size,), f"keep() must have shape ({size},), got {tuple(keep.shape)}"
+        assert bool(keep[1]), "keep() drops the context that holds most of the mass"
+        order = torch.tensor([2, 0, 3, 1])
+        relabelled = rule.keep(_relabel(example, order))
+        assert bool((relabelled == keep[order]).all()), "keep() depends on how the contexts are numbered"
+
+
+def _example_posterior() -> ContextPosterior:
+    """Two strong contexts (1 and 3), two spurious ones (0 and 2)."""
+    transition = torch.tensor(
+        [[0.40, 0.40, 0.01, 0.19], [0.002, 0.90, 0.001, 0.097], [0.10, 0.30, 0.30, 0.30], [0.004, 0.195, 0.001, 0.80]]
+    )
+    initial = torch.tensor([0.01, 0.55, 0.01, 0.43])
+    return ContextPosterior(ContextChain(initial, transition), torch.tensor([0.01, 0.60, 0.005, 0.385]))
+
+
+def _relabel(posterior: ContextPosterior, order: Tensor) -> ContextPosterior:
+    chain = ContextChain(posterior.chain.initial[order], posterior.chain.transition[order][:, order])
+    weights = None if posterior.top_weights is None else posterior.top_weights[order]
+    return ContextPosterior(chain, weights, None, posterior.is_training)
+
+
+def check_dynamics(model: ContextDynamics) -> None:
+    """Check shapes, gradients, per-row contexts and the slot convention of a transition model."""
+    generator = torch.Generator().manual_seed(0)
+    rows, size = 32, model.max_contexts
+    obs = torch.randn(rows, model.obs_dim, generator=generator)
+    act = torch.randn(rows, model.act_dim, generator=generator)
+    next_obs = obs + 0.1 * torch.randn(rows, model.obs_dim, generator=generator)
+    model.set_normaliser(obs, act, next_obs)
+    log_prob = model.log_prob(obs, act, next_obs)
+    assert tuple(log_prob.shape) == (rows, size), f"log_prob must be ({rows}, {size}), got {tuple(log_prob.shape)}"
+    assert bool(log_prob.isfinite().all()), "log_prob is not finite"
+    (log_prob.sum() + model.log_prior()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.shape[0] == size, f"parameter {name} must have the {size} context slots as its first axis"
+        assert parameter.grad is None or bool(parameter.grad.isfinite().all()), f"gradient of {name} is not finite"
+    _check_slots(model, obs, act, next_obs)
+
+
+def _check_slots(model: ContextDynamics, obs: Tensor, act: Tensor, next_obs: Tensor) -> None:
+    size = model.max_contexts
+    context = torch.arange(len(obs)) % size
+    with torch.no_grad():
+        before, means = model.log_prob(obs, act, next_obs), model.predict(obs, act, context)
+        assert means.shape == obs.shape, f"predict must be {tuple(obs.shape)}, got {tuple(means.shape)}"
+        one = model.predict(obs[:1], act[:1], context[:1])
+        assert torch.allclose(one, means[:1], atol=1e-4), "predict of a row depends on the other rows"
+        drawn = model.sample(obs, act, context, generator=torch.Generator().manual_seed(1))
+        again = model.sample(obs, act, context, generator=torch.Generator().manual_seed(1))
+        assert torch.equal(drawn, again), "sample does not follow its generator"
+        model.permute_slots(torch.arange(size).roll(1))
+        after = model.log_prob(obs, act, next_obs)
+        assert torch.allclose(after, before.roll(1, dims=1), atol=1e-4), "permute_slots does not reorder the contexts"
+        model.permute_slots(torch.arange(size).roll(-1))
