@@ -11,15 +11,41 @@ from mbrl_hdp.probability.hmm import (
     smooth,
     viterbi,
 )
+from mbrl_hdp.probability.markov import (
+    distilled_initial,
+    distilled_policy_initial,
+    distilled_policy_transition,
+    distilled_transition,
+    stationary,
+)
+from mbrl_hdp.probability.sticks import (
+    beta_sticks_from_dirichlet,
+    dirichlet_from_beta_sticks,
+    row_concentrations,
+    stick_fractions,
+    stick_log_jacobian,
+    stick_weights,
+)
 
 __all__ = [
     "EvidenceAndCounts",
     "Filtered",
     "Smoothed",
+    "beta_sticks_from_dirichlet",
+    "dirichlet_from_beta_sticks",
+    "distilled_initial",
+    "distilled_policy_initial",
+    "distilled_policy_transition",
+    "distilled_transition",
     "filter_contexts",
     "log_evidence",
     "log_evidence_and_counts",
     "pair_marginals",
+    "row_concentrations",
     "smooth",
+    "stationary",
+    "stick_fractions",
+    "stick_log_jacobian",
+    "stick_weights",
     "viterbi",
 ]

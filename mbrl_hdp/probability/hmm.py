@@ -98,9 +98,7 @@ def log_evidence_and_counts(
     return EvidenceAndCounts(_attach(chain, log_lik, messages), initial, transitions)
 
 
-def smooth(
-    chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
-) -> Smoothed:
+def smooth(chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None) -> Smoothed:
     """Give the smoothed marginals, the expected counts and the evidence; no gradient."""
     messages = MessagePass(chain, log_lik, lengths)
     initial, transitions = _expected_counts(chain, messages, log_lik.dtype)

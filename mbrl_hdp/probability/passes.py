@@ -50,7 +50,9 @@ class MessagePass:
         """Detach and convert to float64 on `log_lik`'s device; make `lengths` explicit."""
         initial = chain.initial.detach().to(log_lik.device, torch.float64).contiguous()
         transition = chain.transition.detach().to(log_lik.device, torch.float64).contiguous()
-        return MessageInputs(initial, transition, log_lik.detach().to(torch.float64), _checked_lengths(log_lik, lengths))
+        return MessageInputs(
+            initial, transition, log_lik.detach().to(torch.float64), _checked_lengths(log_lik, lengths)
+        )
 
     @property
     def log_evidence(self) -> Float[Tensor, " B"]:

@@ -1,0 +1,84 @@
+"""Stick-breaking both ways, and its equivalence with the Dirichlet distribution at a finite truncation.
+
+K weights come from K-1 fractions; the last mass goes to the final stick (the paper's q(nu_K = 1) = 1), so the weights
+sum to one at any truncation. With the Beta parameters of eq. (3) and eq. (5) the weights are exactly Dirichlet:
+
+    fraction_k ~ Beta(c_k, sum_{i>k} c_i), k < K    <=>    weights ~ Dir(c_1, ..., c_K)
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def stick_weights(fractions: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n+1"]:
+    """Break a stick: weight_k = fraction_k prod_{i<k} (1 - fraction_i), eq. (2); the rest goes to the last one.
+
+    Example:
+        >>> stick_weights(torch.tensor([0.5, 0.5]))
+        tensor([0.5000, 0.2500, 0.2500])
+    """
+    ones = fractions.new_ones((*fractions.shape[:-1], 1))
+    left = torch.cat([ones, (1 - fractions).cumprod(-1)], dim=-1)
+    return left * torch.cat([fractions, ones], dim=-1)
+
+
+def stick_fractions(weights: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch K-1"]:
+    """Undo `stick_weights`: fraction_k = weight_k / sum_{i>=k} weight_i.
+
+    Weights need not sum to one (their proportions count). Where nothing is left to break, the fraction is 0.
+    """
+    left = _tail_sums(weights)[..., :-1]
+    is_empty = left == 0
+    return torch.where(is_empty, 0.0, weights[..., :-1] / torch.where(is_empty, 1.0, left))
+
+
+def stick_log_jacobian(fractions: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    """Give log |d weights_{1..K-1} / d fractions| = sum_k (K - 1 - k) log(1 - fraction_k).
+
+    A density of the fractions minus this (in logs) is the density of the weights on the simplex.
+    """
+    size = fractions.shape[-1]
+    powers = torch.arange(size - 1, -1, -1, device=fractions.device, dtype=fractions.dtype)
+    return (powers * torch.log1p(-fractions)).nan_to_num(nan=0.0, neginf=-torch.inf).sum(-1)
+
+
+def beta_sticks_from_dirichlet(
+    concentration: Float[Tensor, "*batch K"],
+) -> tuple[Float[Tensor, "*batch K-1"], Float[Tensor, "*batch K-1"]]:
+    """Give the Beta parameters of the fractions whose weights are Dir(concentration): c_k and sum_{i>k} c_i."""
+    return concentration[..., :-1], _tail_sums(concentration)[..., 1:]
+
+
+def dirichlet_from_beta_sticks(
+    first: Float[Tensor, "*batch n"], second: Float[Tensor, "*batch n"]
+) -> Float[Tensor, "*batch n+1"]:
+    """Give the Dirichlet that Beta(first_k, second_k) fractions make.
+
+    Only parameters of eq. (3)'s and (5)'s form, second_k = first_{k+1} + second_{k+1}, make one.
+
+    Raises:
+        ValueError: the parameters are of another form (the weights then follow a generalised Dirichlet).
+    """
+    if not torch.allclose(second[..., :-1], (first + second)[..., 1:], rtol=1e-4):
+        raise ValueError("Beta sticks make a Dirichlet only if second[k] = first[k + 1] + second[k + 1]")
+    return torch.cat([first, second[..., -1:]], dim=-1)
+
+
+def row_concentrations(
+    top_weights: Float[Tensor, " K"], row_concentration: float, stickiness: float
+) -> Float[Tensor, "K+1 K"]:
+    """Give the Dirichlet parameters of eq. (3)'s rows: row 0 the initial law, row j the moves from context j.
+
+    row_concentration * top_weights, with `stickiness` added on the self-transition (not for the initial law).
+    """
+    size = top_weights.shape[-1]
+    sticky = torch.cat([top_weights.new_zeros(1, size), torch.eye(size).to(top_weights)])
+    return row_concentration * top_weights + stickiness * sticky
+
+
+def _tail_sums(values: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch K"]:
+    """Sum from each entry to the end, without the cancellation of one minus a running sum."""
+    return values.flip(-1).cumsum(-1).flip(-1)
