@@ -1,16 +1,32 @@
 """Context distillation: a rule decides which contexts to keep, this module acts on the decision.
 
-The decision is a plugin (`Distiller.keep`), the action is Theorem 1 (`apply_keep_mask`).
+The decision is a plugin (`Distiller.keep`). The action is one of three:
+
+- `mask_chain`, inside the bound during training: paths through spurious contexts are closed;
+- `apply_keep_mask`, Theorem 1: the finished chain over the kept contexts alone (Algorithm 2, MPC);
+- `apply_keep_mask_full_width`: the same chain at its full width, for policies whose input must not change its size
+  (Algorithm 2, policy).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from mbrl_hdp.types import ContextPosterior
+from mbrl_hdp.inference.elbo import mask_chain
+from mbrl_hdp.probability.markov import (
+    distilled_initial,
+    distilled_policy_initial,
+    distilled_policy_transition,
+    distilled_transition,
+    stationary,
+)
+from mbrl_hdp.types import ContextChain, ContextPosterior
+
+__all__ = ["Distiller", "apply_keep_mask", "apply_keep_mask_full_width", "keep_at_least", "mask_chain"]
 
 
 class Distiller(ABC):
@@ -26,3 +42,44 @@ class Distiller(ABC):
         Returns:
             A mask over the K slots. The core sees to it that at least one context survives.
         """
+
+
+def keep_at_least(posterior: ContextPosterior, keep: Bool[Tensor, " K"], minimum: int = 1) -> Bool[Tensor, " K"]:
+    """Give `keep` without slots that were dropped before, filled up to `minimum` by the largest stationary mass.
+
+    A slot that earlier distillation dropped is only taken back when there is no other way to keep one.
+
+    Example:
+        >>> keep_at_least(posterior, rule.keep(posterior), minimum=2)
+    """
+    is_active = torch.ones_like(keep) if posterior.is_active is None else posterior.is_active.to(keep.device)
+    kept = keep & is_active
+    if int(kept.sum()) >= minimum:
+        return kept
+    law = stationary(posterior.chain.transition, posterior.chain.initial).to(keep.device)
+    # Kept slots first, then active ones, each by their mass.
+    rank = law + 2.0 * is_active + 4.0 * kept
+    allowed = min(minimum, max(int(is_active.sum()), 1))
+    chosen = torch.zeros_like(kept)
+    chosen[rank.argsort(descending=True)[:allowed]] = True
+    return chosen
+
+
+def apply_keep_mask(posterior: ContextPosterior, keep: Bool[Tensor, " K"]) -> ContextChain:
+    """Reduce the expected chain to the kept contexts (Theorem 1; Algorithm 2 for MPC).
+
+    transition = R11 + R12 (I - R22)^-1 R21 and the kept part of `initial`, normalised: width = number of kept
+    contexts, in their order. If `keep` is empty, the context with the largest stationary mass is kept.
+    """
+    kept = keep_at_least(posterior, keep)
+    chain = posterior.chain
+    return ContextChain(distilled_initial(chain.initial, kept), distilled_transition(chain.transition, kept))
+
+
+def apply_keep_mask_full_width(posterior: ContextPosterior, keep: Bool[Tensor, " K"]) -> ContextChain:
+    """Reduce the expected chain at its full width K (Algorithm 2 for policies): spurious columns are zero."""
+    kept = keep_at_least(posterior, keep)
+    chain = posterior.chain
+    return ContextChain(
+        distilled_policy_initial(chain.initial, kept), distilled_policy_transition(chain.transition, kept)
+    )

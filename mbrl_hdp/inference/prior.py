@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, runtime_checkable
 
-import pyro
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pyro import poutine
-from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
+from mbrl_hdp.inference.auto_guide import AutoGuide
 from mbrl_hdp.types import ContextChain
+
+_MEAN_DRAWS = 64
 
 
 class ContextPrior(nn.Module, ABC):
@@ -27,7 +28,8 @@ class ContextPrior(nn.Module, ABC):
                 rows = pyro.sample("rows", dist.Dirichlet(ones.expand(self.max_contexts, -1)).to_event(1))
                 return ContextChain(initial, rows)
 
-    A faster prior also offers `natural_step` (see `NaturalPrior`) and `start_from` (see `StartablePrior`).
+    A faster prior also offers `natural_step` (see `NaturalPrior`), `start_from` (see `StartablePrior`) and
+    `permute_slots` (see `PermutablePrior`).
     Variational parameters are ordinary `nn.Parameter`s of the module, never `pyro.param`: two models in one process
     must not share a store.
 
@@ -50,13 +52,13 @@ class ContextPrior(nn.Module, ABC):
     def guide(self) -> Any:
         """Sample the same sites from the variational distribution; by default an automatic mean-field normal one."""
         if self._auto_guide is None:
-            self._auto_guide = _auto_normal(self.model)
+            self._auto_guide = AutoGuide(self.model)
         return self._auto_guide()
 
     def prepare(self) -> None:
         """Create lazily made parameters, so that an optimiser sees all of them. Called once before training."""
         if type(self).guide is ContextPrior.guide and self._auto_guide is None:
-            self._auto_guide = _auto_normal(self.model)
+            self._auto_guide = AutoGuide(self.model)
 
     def sample_chain(self) -> ContextChain:
         """Draw a chain from the variational distribution (differentiable in its parameters)."""
@@ -67,11 +69,11 @@ class ContextPrior(nn.Module, ABC):
     def mean_chain(self) -> ContextChain:
         """Give the expected chain under the guide: E_q[initial], E_q[transition].
 
-        The default averages 256 draws with a fixed seed; a prior with a closed form overrides it.
+        The default averages 64 draws with a fixed seed; a prior with a closed form overrides it.
         """
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            chains = [self.sample_chain() for _ in range(256)]
+            chains = [self.sample_chain() for _ in range(_MEAN_DRAWS)]
             initial = torch.stack([chain.initial for chain in chains]).mean(0)
             transition = torch.stack([chain.transition for chain in chains]).mean(0)
         return ContextChain(initial, transition)
@@ -105,11 +107,9 @@ class StartablePrior(Protocol):
         """Centre the row posterior on `chain` with `strength` pseudo-counts a row."""
 
 
-def _auto_normal(model: Any) -> nn.Module:
-    """Build a mean-field normal guide that starts at the prior's median and owns its parameters."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        guide: nn.Module = AutoNormal(model, init_scale=0.1)
-        with poutine.block(), pyro.validation_enabled(False):
-            guide()
-    return guide
+@runtime_checkable
+class PermutablePrior(Protocol):
+    """A prior whose variational distribution can follow a relabelling of the contexts."""
+
+    def permute_slots(self, order: Int[Tensor, " K"]) -> None:
+        """Reorder the contexts: the new slot k is the old slot order[k]."""

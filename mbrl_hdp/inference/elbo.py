@@ -1,0 +1,184 @@
+"""The evidence lower bound of eq. (4), one function per term and `elbo`, which sums them.
+
+    ELBO = N/B sum_b E_q[log p(obs_b | act_b, chain, theta)] - KL(q(chain) || p(chain)) + log p(theta)
+
+The contexts are summed out exactly by message passing; everything about the chain is left to Pyro: the prior's program
+with the likelihood as one factor, its guide, and `TraceMeanField_ELBO`. Any `ContextPrior` and any `ContextDynamics`
+will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import torch
+from jaxtyping import Bool, Float, Int
+from pyro.infer import TraceMeanField_ELBO
+from torch import Tensor
+
+from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.inference.prior import ContextPrior
+from mbrl_hdp.probability.hmm import EvidenceAndCounts, log_evidence_and_counts
+from mbrl_hdp.types import ContextChain
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """Episodes of one minibatch, padded to T transitions.
+
+    Attributes:
+        obs: observations, `B T+1 S`.
+        act: actions, `B T A`; A = 0 where there is none.
+        lengths: number of transitions of every episode, `B`; what lies beyond is ignored, NaN included.
+        is_observed: transitions that carry likelihood, `B T`; None means all of them.
+    """
+
+    obs: Float[Tensor, "B T+1 S"]
+    act: Float[Tensor, "B T A"]
+    lengths: Int[Tensor, " B"]
+    is_observed: Bool[Tensor, "B T"] | None = None
+
+    def carries_likelihood(self) -> Bool[Tensor, "B T"]:
+        """Tell which transitions are inside their episode and observed."""
+        steps = torch.arange(self.act.shape[1], device=self.act.device)
+        is_inside = steps < self.lengths[:, None].to(self.act.device)
+        return is_inside if self.is_observed is None else is_inside & self.is_observed
+
+
+@dataclass(frozen=True)
+class ElboScale:
+    """How the terms of the bound are weighted.
+
+    Attributes:
+        num_episodes: number N of episodes in the whole data set; a minibatch of B stands for N/B of its size.
+        num_transitions: number of observed transitions in the whole data set (the paper's N*T): the loss is per step.
+        temperature: power of every step's likelihood; 1 is the bound itself, less than 1 flattens the contexts'
+            posterior (annealing at the start of training).
+        keep: contexts that distillation left alive, `K`; None means all of them.
+        num_draws: draws of the chain from q that are averaged.
+    """
+
+    num_episodes: int
+    num_transitions: int
+    temperature: float = 1.0
+    keep: Bool[Tensor, " K"] | None = None
+    num_draws: int = 1
+
+
+@dataclass(frozen=True)
+class Elbo:
+    """The bound for the whole data set, and its terms; `loss` is what an optimiser minimises.
+
+    Attributes:
+        value: the bound, log_likelihood - prior_kl + weight_log_prior; differentiable.
+        log_likelihood: N/B times the minibatch's log evidence, averaged over the draws of the chain; no gradient.
+        prior_kl: KL(q || p) of everything the prior samples; no gradient.
+        weight_log_prior: log p(theta); no gradient.
+        num_transitions: what `loss` divides by.
+        expected_initial: expected number of episodes that begin in each context (N/B times the batch's); no gradient.
+        expected_transitions: expected number of moves j -> k, likewise; both are what `natural_step` asks for.
+    """
+
+    value: Float[Tensor, ""]
+    log_likelihood: Float[Tensor, ""]
+    prior_kl: Float[Tensor, ""]
+    weight_log_prior: Float[Tensor, ""]
+    num_transitions: int
+    expected_initial: Float[Tensor, " K"]
+    expected_transitions: Float[Tensor, "K K"]
+
+    @property
+    def loss(self) -> Float[Tensor, ""]:
+        """The negative bound per transition."""
+        return -self.value / self.num_transitions
+
+
+def step_log_lik(dynamics: ContextDynamics, batch: EpisodeBatch) -> Float[Tensor, "B T K"]:
+    """Give log p(obs[t+1] | obs[t], act[t], context=k); zero (no information) where nothing was observed.
+
+    Only transitions that carry likelihood reach the network, so padding costs nothing and NaN stays outside.
+    """
+    is_used = batch.carries_likelihood()
+    num_episodes, num_steps = is_used.shape
+    columns = batch.obs[:, :-1], batch.act, batch.obs[:, 1:]
+    if bool(is_used.all()):
+        rows = dynamics.log_prob(*(column.flatten(0, 1) for column in columns))
+        return rows.view(num_episodes, num_steps, -1)
+    rows = dynamics.log_prob(*(column[is_used] for column in columns))
+    log_lik = rows.new_zeros(num_episodes, num_steps, rows.shape[-1])
+    return log_lik.index_put((is_used,), rows)
+
+
+def mask_chain(chain: ContextChain, keep: Bool[Tensor, " K"]) -> ContextChain:
+    """Close the spurious contexts during training: zero their columns, and do NOT renormalise.
+
+    The evidence is then that of the paths through kept contexts alone, a lower bound of the whole; Theorem 1's matrix
+    is for the finished chain (`distil.apply_keep_mask`): inside the bound it would let excursions collect likelihood.
+    """
+    weight = keep.to(chain.transition)
+    return ContextChain(chain.initial * weight, chain.transition * weight)
+
+
+def expected_log_likelihood(
+    chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"], scale: ElboScale
+) -> EvidenceAndCounts:
+    """Give the log evidence of every episode under one draw of the chain, with the contexts' expected counts.
+
+    The temperature and the mask of `scale` apply; N/B does not.
+    """
+    if scale.keep is not None:
+        chain = mask_chain(chain, scale.keep)
+    if scale.temperature != 1.0:
+        log_lik = scale.temperature * log_lik
+    return log_evidence_and_counts(chain, log_lik, lengths)
+
+
+def prior_kl(prior: ContextPrior, num_draws: int = 1) -> Float[Tensor, ""]:
+    """Give KL(q || p) of the prior's own program: in closed form where Pyro knows one, else from the draws."""
+    return _pyro_loss(prior.model, prior.guide, num_draws)
+
+
+def weight_log_prior(dynamics: ContextDynamics) -> Float[Tensor, ""]:
+    """Give log p(theta)."""
+    return dynamics.log_prior()
+
+
+def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, scale: ElboScale) -> Elbo:
+    """Give the bound of eq. (4) on one minibatch; `.loss.backward()` gives the gradients of prior and dynamics.
+
+    Example:
+        >>> bound = elbo(prior, dynamics, batch, ElboScale(num_episodes=500, num_transitions=50_000))
+        >>> bound.loss.backward()
+    """
+    log_lik = step_log_lik(dynamics, batch)
+    num_copies = scale.num_episodes / len(batch.lengths)
+    draws: list[EvidenceAndCounts] = []
+
+    def program() -> ContextChain:
+        chain = prior.model()
+        draws.append(expected_log_likelihood(chain, log_lik, batch.lengths, scale))
+        # Summed in float64: the terms differ by orders of magnitude.
+        pyro.factor("log_likelihood", num_copies * draws[-1].log_evidence.double().sum())
+        return chain
+
+    negative = _pyro_loss(program, prior.guide, scale.num_draws)
+    weight_term = weight_log_prior(dynamics)
+    likelihood = num_copies * torch.stack([draw.log_evidence.detach().double().sum() for draw in draws]).mean()
+    return Elbo(
+        value=weight_term - negative,
+        log_likelihood=likelihood,
+        prior_kl=negative.detach() + likelihood,
+        weight_log_prior=weight_term.detach(),
+        num_transitions=scale.num_transitions,
+        expected_initial=num_copies * torch.stack([draw.expected_initial for draw in draws]).mean(0),
+        expected_transitions=num_copies * torch.stack([draw.expected_transitions for draw in draws]).mean(0),
+    )
+
+
+def _pyro_loss(model: Callable[[], Any], guide: Callable[[], Any], num_draws: int) -> Float[Tensor, ""]:
+    """Give Pyro's negative bound as a tensor (it is a plain 0.0 where nothing is sampled)."""
+    loss = TraceMeanField_ELBO(num_particles=num_draws).differentiable_loss(model, guide)
+    return torch.as_tensor(loss)
