@@ -10,19 +10,27 @@ Cool-off c: a context acts at least c steps, after that it may switch at every s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import ConfigError, did_you_mean
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _SUM_TOLERANCE = 1e-6
+_KINDS = {
+    "symmetric": ("switch",),
+    "ring": ("stay",),
+    "markov": ("matrix", "initial"),
+    "non_markovian": ("matrix", "initial"),
+    "stripes": ("width", "index"),
+    "schedule": ("sequence", "repeat"),
+}
 
 
 @dataclass(frozen=True)
@@ -317,6 +325,49 @@ class ChainWalk:
             self._current = np.where(is_switch, proposed, self._current)
             self._left = np.where(is_switch, self.chain.cool_off, self._left)
         return self._current
+
+
+def chain_from_config(
+    num_contexts: int,
+    chain: Chain | Mapping[str, Any] | None = None,
+    *,
+    switch: float = 0.2,
+    cool_off: int = 5,
+    counter_at_reset: str | int = "full",
+) -> Chain:
+    """Build a chain from plain settings, as configuration files give them.
+
+    Args:
+        num_contexts: number of contexts.
+        chain: a chain (taken as it is), None (symmetric), or a mapping with `kind` and its settings:
+            `symmetric` (switch), `ring` (stay), `markov` and `non_markovian` (matrix, initial), `stripes` (width,
+            index), `schedule` (sequence, repeat).
+        switch: switch probability of the symmetric chain.
+        cool_off: cool-off of all kinds but `stripes` and `schedule`, where nothing is random.
+        counter_at_reset: see `Chain`.
+
+    Raises:
+        ConfigError: for an unknown kind or setting.
+    """
+    if isinstance(chain, Chain):
+        return chain
+    settings = dict(chain or {"kind": "symmetric", "switch": switch})
+    kind = str(settings.pop("kind", None))
+    if kind not in _KINDS:
+        raise ConfigError(f"chain.kind={kind!r} is not known; {did_you_mean(kind, _KINDS)}")
+    for name in settings:
+        if name not in _KINDS[kind]:
+            raise ConfigError(f"chain.{name} is no setting of kind {kind!r}; {did_you_mean(name, _KINDS[kind])}")
+    if kind == "stripes":
+        return StateDependentChain(PositionStripes(**settings))
+    if kind == "schedule":
+        return ScheduleChain(num_contexts=num_contexts, **settings)
+    counter: dict[str, Any] = {"cool_off": cool_off, "counter_at_reset": counter_at_reset}
+    if kind in ("symmetric", "ring"):
+        return getattr(MarkovChain, kind)(num_contexts, **settings, **counter)
+    if "matrix" not in settings:
+        raise ConfigError(f"chain.matrix is missing: kind {kind!r} needs it")
+    return (MarkovChain if kind == "markov" else NonMarkovianChain)(**settings, **counter)
 
 
 def check_chain(chain: Any, num_contexts: int) -> Chain:

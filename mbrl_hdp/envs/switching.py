@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
+from numpy.typing import ArrayLike, NDArray
 
-from mbrl_hdp.envs.chains import Chain, ChainWalk, check_chain
+from mbrl_hdp.envs.chains import Chain, ChainWalk, chain_from_config, check_chain
+from mbrl_hdp.envs.rendering import ContextStrips
 from mbrl_hdp.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -70,17 +72,14 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._check_spaces()
         if not self.contexts:
             raise ConfigError("SwitchingContext needs at least one context, got an empty list")
-        if chain is None:
-            from mbrl_hdp.envs.chains import MarkovChain
-
-            chain = MarkovChain.symmetric(len(self.contexts))
-        self.chain = check_chain(chain, len(self.contexts))
+        self.chain = check_chain(chain_from_config(len(self.contexts), chain), len(self.contexts))
         self._scales = [self._scale(index) for index in range(len(self.contexts))]
         self._own = self._read_own()
         self._walk = ChainWalk(self.chain)
         self._rng = np.random.default_rng()
         self._acting: int | None = None
         self._undo: Callable[[], None] | None = None
+        self._strips = ContextStrips(getattr(self.unwrapped, "horizon", None))
 
     @property
     def num_contexts(self) -> int:
@@ -101,6 +100,8 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._rng = chain_generator(seed)
         first = int(self._walk.reset(self._rng, _row(obs))[0])
         self._act(first)
+        self._strips.clear()
+        self._strips.add(first)
         return obs, {**info, "next_context": first}
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -112,7 +113,18 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any]):
         following = int(self._walk.step(self._rng, _row(obs))[0])
         if following != acted:
             self._act(following)
+        self._strips.add(following)
         return obs, reward, terminated, truncated, {**info, "context": acted, "next_context": following}
+
+    def render(self) -> Any:
+        """Give the environment's picture, with the true context (and a belief, where shown) as strips below it."""
+        frame: Any = self.env.render()
+        is_picture = isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.dtype == np.uint8
+        return self._strips.below(frame) if is_picture else frame
+
+    def show_belief(self, belief: ArrayLike) -> None:
+        """Show an agent's belief about the context that acts on the coming step, `K`, in the pictures."""
+        self._strips.show_belief(belief)
 
     def close(self) -> None:
         """Give the environment its own values back and close it."""
@@ -164,7 +176,7 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any]):
                     "the environment first, e.g. with gymnasium.wrappers.FlattenObservation"
                 )
 
-    def _scale(self, index: int) -> np.ndarray | None:
+    def _scale(self, index: int) -> NDArray[np.float64] | None:
         scale = np.asarray(self.contexts[index].action_scale, dtype=np.float64)
         width = self._action_box.shape[0]
         if scale.shape not in ((), (1,), (width,)) or not np.isfinite(scale).all():
@@ -185,6 +197,44 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any]):
             return action
         box = self._action_box
         return (np.clip(action, box.low, box.high) * scale).astype(box.dtype)
+
+
+def contexts_from_config(
+    actuation: float | Sequence[float] | Sequence[Sequence[float]] | None,
+    contexts: Sequence[Context | Mapping[str, Any]] | None,
+    parameters: Sequence[str],
+) -> list[Context]:
+    """Build the contexts of a task from plain settings, as configuration files give them.
+
+    Args:
+        actuation: one context per factor (a number, or one per action dimension); None with `contexts` None is the
+            paper's (1, -1).
+        contexts: instead of `actuation`: contexts, or mappings of parameter names to values (and an optional `name`).
+        parameters: the parameters that a context of this task may set.
+
+    Raises:
+        ConfigError: for an unknown parameter, an empty list, or both kinds of setting at once.
+    """
+    if contexts is not None and actuation is not None:
+        raise ConfigError("give either actuation or contexts, not both")
+    if contexts is None:
+        factors = [1.0, -1.0] if actuation is None else actuation
+        listed = [factors] if np.ndim(factors) == 0 else list(factors)  # type: ignore[arg-type]
+        contexts = [{"name": f"actuation {factor}", "actuation": factor} for factor in listed]
+    if not contexts:
+        raise ConfigError("a task needs at least one context, got an empty list")
+    return [_context_from_config(index, item, parameters) for index, item in enumerate(contexts)]
+
+
+def _context_from_config(index: int, item: Context | Mapping[str, Any], parameters: Sequence[str]) -> Context:
+    if isinstance(item, Context):
+        return item
+    values = dict(item)
+    name = values.pop("name", None)
+    for parameter in values:
+        if parameter not in parameters:
+            raise ConfigError(f"contexts[{index}].{parameter} is unknown; {did_you_mean(parameter, parameters)}")
+    return Context(name=name, attributes=values)
 
 
 def chain_generator(seed: int) -> np.random.Generator:
@@ -245,5 +295,5 @@ def _rebuilt(parent: Any, name: str, value: Any) -> Any:
         raise ConfigError(f"{name!r} of {type(parent).__name__} is derived and cannot be set: {error}") from error
 
 
-def _row(obs: Any) -> np.ndarray:
+def _row(obs: Any) -> NDArray[np.float64]:
     return np.asarray(obs, dtype=np.float64)[None, :]

@@ -1,0 +1,308 @@
+"""Cart-pole swing-up with hidden actuator failures, on gym-cartpole-swingup's physics class."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from mbrl_hdp.envs import rendering
+from mbrl_hdp.envs.chains import Chain, chain_from_config
+from mbrl_hdp.envs.switching import Context, SwitchingContext, contexts_from_config, read_path, write_path
+from mbrl_hdp.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+with contextlib.redirect_stderr(io.StringIO()):  # gym says at import that it is no longer maintained
+    from gym_cartpole_swingup.envs.cartpole_swingup import (
+        CartParams,
+        CartPoleSwingUpParams,
+        CartPoleSwingUpV0,
+        PoleParams,
+        State,
+    )
+
+FloatArray = NDArray[np.float64]
+_FRAME_WIDTH, _FRAME_HEIGHT, _VIEW_SCALE = 600, 360, 120.0
+
+
+@dataclass(frozen=True, eq=False)
+class CartPolePhysics:
+    """Batched cart-pole: explicit Euler, all four updates from the old state; theta = 0 is upright.
+
+    Observations are x, v, theta (unwrapped), omega; the reward is cos(theta) of the next state.
+
+    Attributes:
+        force: largest force F, N.
+        gravity: m/s^2.
+        friction: coefficient b between cart and track.
+        cart_mass: kg.
+        pole_mass: kg.
+        pole_length: m.
+        actuation: factor on the force (the paper's chi).
+        dt: seconds per step.
+        horizon: steps per episode.
+        start_mean: mean of the first state.
+        start_std: its standard deviation, one number or four.
+    """
+
+    force: float = 20.0
+    gravity: float = 9.82
+    friction: float = 0.1
+    cart_mass: float = 0.5
+    pole_mass: float = 0.5
+    pole_length: float = 0.6
+    actuation: float = 1.0
+    dt: float = 0.04
+    horizon: int = 100
+    start_mean: Sequence[float] = (0.0, 0.0, float(np.pi), 0.0)
+    start_std: float | Sequence[float] = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("cart_mass", "pole_mass", "pole_length", "dt", "horizon"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if np.shape(self.start_mean) != (4,) or np.shape(self.start_std) not in ((), (4,)):
+            raise ConfigError("start_mean must hold four numbers (x, v, theta, omega), start_std one or four")
+
+    @property
+    def obs_dim(self) -> int:
+        """Width of an observation."""
+        return 4
+
+    @property
+    def act_dim(self) -> int:
+        """Width of an action."""
+        return 1
+
+    @property
+    def act_low(self) -> FloatArray:
+        """Lower action bound."""
+        return np.array([-1.0])
+
+    @property
+    def act_high(self) -> FloatArray:
+        """Upper action bound."""
+        return np.array([1.0])
+
+    @property
+    def defaults(self) -> Mapping[str, float]:
+        """Every parameter that a context may set."""
+        return {name: getattr(self, name) for name in CONTEXT_PARAMETERS}
+
+    def start(self, num: int, rng: np.random.Generator) -> FloatArray:
+        """Draw `num` first states, `num 4`."""
+        return rng.normal(self.start_mean, self.start_std, (num, 4))
+
+    def observe(self, state: FloatArray) -> FloatArray:
+        """Give x, v, theta, omega, `B 4`."""
+        return state
+
+    def step(self, state: FloatArray, act: FloatArray, params: Mapping[str, FloatArray]) -> FloatArray:
+        """Give the states `B 4` after one step; `act` is `B 1`, parameters are `B`."""
+        values = {name: params.get(name, getattr(self, name)) for name in CONTEXT_PARAMETERS}
+        position, velocity, angle, rate = state.T
+        cart_acc, pole_acc = self._accelerations(velocity, angle, rate, act[:, 0], values)
+        following = np.empty_like(state)
+        following[:, 0] = position + velocity * self.dt
+        following[:, 1] = velocity + cart_acc * self.dt
+        following[:, 2] = angle + rate * self.dt
+        following[:, 3] = rate + pole_acc * self.dt
+        return following
+
+    def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:  # noqa: ARG002
+        """Give cos(theta) of the next state, `B`."""
+        return np.cos(next_obs[:, 2])
+
+    @staticmethod
+    def _accelerations(
+        velocity: FloatArray, angle: FloatArray, rate: FloatArray, act: FloatArray, values: Mapping[str, Any]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Give x'' and theta'' of a cart that carries an un-actuated rod."""
+        sin, cos = np.sin(angle), np.cos(angle)
+        pole_mass, length, gravity = values["pole_mass"], values["pole_length"], values["gravity"]
+        total_mass = values["cart_mass"] + pole_mass
+        push = values["actuation"] * act * values["force"] - values["friction"] * velocity
+        swing = pole_mass * length * rate**2 * sin
+        cart = -2.0 * swing + 3.0 * pole_mass * gravity * sin * cos + 4.0 * push
+        pole = -3.0 * swing * cos + 6.0 * total_mass * gravity * sin + 6.0 * push * cos
+        inertia = 4.0 * total_mass - 3.0 * pole_mass * cos**2
+        return cart / inertia, pole / (length * inertia)
+
+
+CONTEXT_PARAMETERS = ("actuation", "force", "gravity", "friction", "cart_mass", "pole_mass", "pole_length")
+_PATHS = {
+    "force": "params.forcemag",
+    "gravity": "params.gravity",
+    "friction": "params.friction",
+    "cart_mass": "params.cart.mass",
+    "pole_mass": "params.pole.mass",
+    "pole_length": "params.pole.length",
+}
+
+
+class _CoreParameter:
+    """An attribute of the environment that lives in the physics class's parameters."""
+
+    def __init__(self, name: str) -> None:
+        self.path = _PATHS[name]
+
+    def __get__(self, env: CartPoleSwingUp | None, owner: type) -> Any:
+        return self if env is None else read_path(env.core, self.path)
+
+    def __set__(self, env: CartPoleSwingUp, value: float) -> None:
+        write_path(env.core, self.path, float(value))
+
+
+class CartPoleSwingUp(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """Swing a pole up from hanging and keep it there; observation x, v, theta, omega, reward cos(theta).
+
+    The physics is gym-cartpole-swingup's; `force`, `gravity`, `friction`, `cart_mass`, `pole_mass`, `pole_length` and
+    `actuation` can be set at any time. Episodes are truncated at the horizon and never terminate: good controllers let
+    the cart run far.
+
+    Args:
+        physics: all numbers; None takes the paper's. Also the batched twin of this environment.
+        render_mode: `rgb_array` or None.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
+    force = _CoreParameter("force")
+    gravity = _CoreParameter("gravity")
+    friction = _CoreParameter("friction")
+    cart_mass = _CoreParameter("cart_mass")
+    pole_mass = _CoreParameter("pole_mass")
+    pole_length = _CoreParameter("pole_length")
+
+    def __init__(self, physics: CartPolePhysics | None = None, render_mode: str | None = None) -> None:
+        self.physics = CartPolePhysics() if physics is None else physics
+        self.render_mode = render_mode
+        self.observation_space = Box(-np.inf, np.inf, (4,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.actuation = self.physics.actuation
+        self.core = _core(self.physics)
+        self._last_force = 0.0
+        self._num_steps = 0
+
+    @property
+    def dt(self) -> float:
+        """Seconds per step."""
+        return self.physics.dt
+
+    @property
+    def horizon(self) -> int:
+        """Steps per episode."""
+        return self.physics.horizon
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Draw the first state; `options={"state": (x, v, theta, omega)}` sets it."""
+        super().reset(seed=seed)
+        start = self.physics.start(1, self.np_random)[0]
+        chosen = (options or {}).get("state")
+        self.core.state = State(*(float(value) for value in (start if chosen is None else chosen)))
+        self._num_steps = 0
+        self._last_force = 0.0
+        return self._obs(), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Apply the clipped action times `actuation` for one step of explicit Euler."""
+        applied = self.actuation * min(max(float(np.asarray(action).reshape(-1)[0]), -1.0), 1.0)
+        self.core.state = self.core._transition_fn(self.core.state, (applied,))
+        self._last_force = applied * self.core.params.forcemag
+        self._num_steps += 1
+        reward = float(np.cos(self.core.state.theta))
+        return self._obs(), reward, False, self._num_steps >= self.horizon, {}
+
+    @staticmethod
+    def reward_fn(act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        """Give the rewards `B 1` of the next observations `B 4`, for mbrl-lib."""
+        return next_obs[..., 2:3].cos()
+
+    @staticmethod
+    def termination_fn(act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        """Give `B 1` of False: nothing terminates."""
+        import torch
+
+        return torch.zeros_like(next_obs[..., :1], dtype=torch.bool)
+
+    def render(self) -> rendering.Frame | None:
+        """Draw cart, pole and the force that acted; the view follows the cart."""
+        if self.render_mode is None or self.core.state is None:
+            return None
+        x, _, angle, _ = self.core.state
+        canvas = rendering.Canvas(_FRAME_WIDTH, _FRAME_HEIGHT, (x, 0.0), _VIEW_SCALE)
+        reach = 0.5 * _FRAME_WIDTH / _VIEW_SCALE
+        canvas.line([(x - reach, -0.1), (x + reach, -0.1)], rendering.INK, 1.5)
+        for mark in range(int(np.ceil(x - reach)), int(np.floor(x + reach)) + 1):
+            canvas.line([(mark, -0.1), (mark, -0.16)], rendering.INK, 1.5)
+            canvas.text((mark, -0.18), f"{mark} m")
+        tip = (x - self.pole_length * np.sin(angle), self.pole_length * np.cos(angle))
+        canvas.box((x, 0.0), self.core.params.cart.width, self.core.params.cart.height, color=rendering.INK)
+        canvas.line([(x, 0.0), tip], rendering.ACCENT, 5.0)
+        canvas.circle((x, 0.0), 0.03, rendering.PAPER)
+        canvas.circle(tip, 0.045, rendering.ACCENT)
+        canvas.arrow((x, -0.4), (x + 0.05 * self._last_force, -0.4), (0, 114, 178))
+        return canvas.frame()
+
+    def _obs(self) -> NDArray[np.float32]:
+        return np.array(self.core.state, dtype=np.float32)
+
+
+def make_cartpole(
+    *,
+    actuation: float | Sequence[float] | None = None,
+    contexts: Sequence[Context | Mapping[str, Any]] | None = None,
+    switch: float = 0.2,
+    cool_off: int = 5,
+    counter_at_reset: str | int = "full",
+    chain: Chain | Mapping[str, Any] | None = None,
+    render_mode: str | None = None,
+    **numbers: Any,
+) -> SwitchingContext:
+    """Build cart-pole swing-up as a C-MDP (entry point of `mbrl_hdp/CartPoleSwingUp-v0`).
+
+    Args:
+        actuation: one context per factor on the force; default (1, -1), the paper's hard failure.
+        contexts: instead of `actuation`: what each context sets, e.g. `{"gravity": 50.0, "cart_mass": 5.0}`.
+        switch: switch probability after the cool-off, to each other context alike.
+        cool_off: steps that a context acts at least.
+        counter_at_reset: `full`, `empty` or a number of steps, see `Chain`.
+        chain: another law: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
+        render_mode: `rgb_array` or None.
+        **numbers: any field of `CartPolePhysics` but `actuation` (force, dt, horizon, gravity, ...).
+
+    Raises:
+        ConfigError: for an unknown number, context parameter or chain.
+    """
+    known = {field.name for field in dataclasses.fields(CartPolePhysics)} - {"actuation"}
+    for name in numbers:
+        if name not in known:
+            raise ConfigError(f"cart-pole has no setting {name!r}; {did_you_mean(name, known)}")
+    env = CartPoleSwingUp(CartPolePhysics(**numbers), render_mode)
+    chosen = contexts_from_config(actuation, contexts, CONTEXT_PARAMETERS)
+    law = chain_from_config(len(chosen), chain, switch=switch, cool_off=cool_off, counter_at_reset=counter_at_reset)
+    return SwitchingContext(env, chosen, law)
+
+
+def _core(physics: CartPolePhysics) -> Any:
+    core = CartPoleSwingUpV0()
+    core.params = CartPoleSwingUpParams(
+        gravity=physics.gravity,
+        forcemag=physics.force,
+        deltat=physics.dt,
+        friction=physics.friction,
+        cart=CartParams(mass=physics.cart_mass),
+        pole=PoleParams(mass=physics.pole_mass, length=physics.pole_length),
+    )
+    return core
