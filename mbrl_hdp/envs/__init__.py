@@ -1,9 +1,14 @@
-"""Tasks with hidden contexts, and the wrapper that makes any gymnasium environment one."""
+"""Tasks with hidden contexts, and the wrapper that makes any gymnasium environment one.
+
+Importing this package registers the tasks with gymnasium.
+"""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from mbrl_hdp.envs.registration import register_envs
 
 if TYPE_CHECKING:
     from mbrl_hdp.envs.batch import BatchPhysics as BatchPhysics
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
     from mbrl_hdp.envs.switching import Context as Context
     from mbrl_hdp.envs.switching import SwitchingContext as SwitchingContext
 
-# Loaded on first use: `import gymnasium` imports this package for its entry point, and must stay quick and silent.
+# Loaded on first use, so that registering stays quick and silent.
 _LAZY = {
     "BatchPhysics": "batch",
     "BatchSwitchingEnv": "batch",
@@ -45,7 +50,10 @@ __all__ = [
     "ScheduleChain",
     "StateDependentChain",
     "SwitchingContext",
+    "register_envs",
 ]
+
+register_envs()
 
 
 def __getattr__(name: str) -> Any:

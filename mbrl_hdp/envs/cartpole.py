@@ -32,7 +32,7 @@ with contextlib.redirect_stderr(io.StringIO()):  # gym says at import that it is
     )
 
 FloatArray = NDArray[np.float64]
-_FRAME_WIDTH, _FRAME_HEIGHT, _VIEW_SCALE = 600, 360, 120.0
+_FRAME_WIDTH, _FRAME_HEIGHT, _VIEW_SCALE = 600, 300, 160.0
 
 
 @dataclass(frozen=True, eq=False)

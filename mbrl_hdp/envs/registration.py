@@ -1,4 +1,8 @@
-"""Register the tasks with gymnasium, by string entry points only: nothing heavy is imported here."""
+"""Register the tasks with gymnasium, by string entry points only: nothing heavy is imported here.
+
+gymnasium 1.0 and later load no plugins by themselves: an import has to register, or the id has to name the module, as in
+`gymnasium.make("mbrl_hdp.envs:mbrl_hdp/CartPoleSwingUp-v0")`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ ENTRY_POINTS = {
 
 
 def register_envs() -> None:
-    """Make `gymnasium.make("mbrl_hdp/...")` work; called by gymnasium itself, harmless when called again."""
+    """Make `gymnasium.make("mbrl_hdp/...")` work; harmless when called again."""
     from gymnasium.envs.registration import register, registry
 
     for env_id, entry_point in ENTRY_POINTS.items():

@@ -172,8 +172,8 @@ class ContextStrips:
             draw.text((4, 2), label, fill=INK, font_size=11)
         draw.rectangle([left, 2, width - 1, 1 + _ROW_HEIGHT], fill=FAINT)
         edges = np.linspace(left, width, self.num_columns + 1)
-        first = max(0, len(self._contexts) - self.num_columns)
-        for column, step in enumerate(range(first, len(self._contexts))):
+        first = max(0, len(self._contexts) - 1 - self.num_columns)  # the last one has not acted yet
+        for column, step in enumerate(range(first, min(len(self._contexts), first + self.num_columns))):
             shares = self._shares(label, step)
             self._column(draw, (edges[column], edges[column + 1] - 1.0), shares)
         return np.asarray(image, dtype=np.uint8)
