@@ -1,0 +1,43 @@
+"""Write files whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mbrl_hdp.errors import DataError
+
+
+@contextlib.contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Give a temporary path beside `target` that takes its place when the block ends well, and vanishes otherwise.
+
+    Raises:
+        DataError: when the folder is missing or cannot be written to.
+    """
+    if not target.parent.is_dir():
+        raise DataError(f"cannot write {target}: there is no folder {target.parent}")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+    except OSError as error:
+        raise DataError(f"cannot write {target}: {error.strerror}") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
+    except OSError as error:
+        raise DataError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    # mkstemp makes files private; a saved file should be as readable as any other that the user writes.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,68 @@
+"""Trajectories as `.npz` files: exact, quick, and nothing in them can run code."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.errors import DataError, did_you_mean
+
+SCHEMA_VERSION = 1
+"""Version of the file's layout; a file without one is a user's own, with the same array names."""
+
+_FIELDS = tuple(field.name for field in fields(Trajectories))
+
+
+def save_npz(data: Trajectories, path: str | Path) -> None:
+    """Write every array under its own name, with the schema's version; the file appears whole or not at all."""
+    arrays = {name: getattr(data, name) for name in _FIELDS}
+    present = {name: array for name, array in arrays.items() if array is not None}
+    with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, schema_version=SCHEMA_VERSION, **present)
+
+
+def load_npz(path: str | Path, allow_missing: bool = False) -> Trajectories:
+    """Read a file of `save_npz`, or a user's own `np.savez(path, obs=..., act=...)`.
+
+    Args:
+        path: the file.
+        allow_missing: let NaN mark missing samples also where the file does not say so itself.
+
+    Raises:
+        DataError: if the file is missing, damaged, of another kind or of a newer version.
+    """
+    arrays = _read_arrays(Path(path))
+    version = arrays.pop("schema_version", np.array(SCHEMA_VERSION))
+    if version.shape != () or version.dtype.kind not in "iu" or not 1 <= version <= SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema_version {version}, this program reads up to {SCHEMA_VERSION}: "
+            "update mbrl-hdp, or save the file again with this one"
+        )
+    unknown = [name for name in arrays if name not in _FIELDS]
+    if "obs" not in arrays or unknown:
+        problem = f"unknown array {unknown[0]!r}: {did_you_mean(unknown[0], _FIELDS)}" if unknown else "no array 'obs'"
+        raise DataError(f"{path} does not hold trajectories: {problem}")
+    is_allowed = bool(np.any(arrays.pop("allow_missing", False))) or allow_missing
+    try:
+        return Trajectories(**arrays, allow_missing=is_allowed)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} is a single array, not an .npz file of trajectories")
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read as an .npz file (damaged or of another kind): {error}") from error
