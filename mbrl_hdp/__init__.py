@@ -1,12 +1,14 @@
 """Control and inference for systems whose hidden context switches abruptly (HDP-C-MDP on top of mbrl-lib).
 
-Names are loaded on first use, so `import mbrl_hdp` stays quick.
+Importing it registers the environments with gymnasium; everything else is loaded on first use.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from mbrl_hdp.envs.registration import register_envs
 
 __version__ = "0.1.0"
 
@@ -28,6 +30,9 @@ _LAZY = {
 }
 
 __all__ = ["Trajectories", "ContextChain", "ContextPosterior", "PluginSpec", "collect", "hookimpl"]  # noqa: RUF022
+
+
+register_envs()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,52 @@
+"""The README's code runs, its commands exist, its links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mbrl_hdp.cli import _COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_python_blocks_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) >= 2
+    namespace = {"__name__": "readme"}
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"README block {number}", "exec"), namespace)
+    assert "FlatPrior" in namespace
+
+
+def test_own_prior_is_about_twenty_lines():
+    section = README.split("## Your own prior in 20 lines")[1]
+    block = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    code = [line for line in block.splitlines() if line.strip() and not line.startswith(("import", "from"))]
+    assert len(code) <= 20
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"^    \$?\s*mbrl-hdp (\w+)", README, re.MULTILINE))))
+def test_commands_exist(command):
+    assert command in _COMMANDS
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"`?make ([a-z]+)", README)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_links_lead_somewhere():
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+def test_the_refusal_shown_is_the_real_one(capsys):
+    from mbrl_hdp.cli import main
+
+    (words, message) = re.findall(r"\$ mbrl-hdp ([^\n]+)\n\s+(mbrl-hdp: [^\n]+)", README)[0]
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err.strip() == message
