@@ -12,44 +12,53 @@ from mbrl_hdp.probability.scaling import LARGEST, SMALLEST, Derivatives, Forward
 def forward_pass(
     initial: Float[Tensor, " K"],
     transition: Float[Tensor, "K K"],
-    lik: Float[Tensor, "B T K"],
+    lik: Float[Tensor, "T K B"],
     offset: Float[Tensor, " B"],
     lengths: Int[Tensor, " B"],
 ) -> Forward:
-    """Filter: predict by the chain, weigh by the likelihood, normalise, at every step."""
-    batch, num_steps, _ = lik.shape
-    probs = torch.zeros_like(lik)
-    scale = lik.new_ones(batch, num_steps)
-    can_enter = (transition > 0).any(0)
-    predicted = initial.expand(batch, -1)
-    is_exact = ((predicted >= SMALLEST) | (initial == 0)).all(-1)
+    """Filter: predict by the chain, weigh by the likelihood, normalise, at every step.
+
+    Args:
+        initial: p(first context).
+        transition: p(next context | context).
+        lik: scaled likelihoods, see `scaled_likelihoods`.
+        offset: what the scaling took out of every sequence's log-evidence.
+        lengths: number of steps of every sequence.
+    """
+    num_steps, _, batch = lik.shape
+    probs = torch.empty_like(lik)
+    scale = lik.new_ones(num_steps, batch)
+    is_entered = (transition > 0).any(0)
+    predicted = initial[:, None].expand(-1, batch)
+    lowest = torch.where(initial > 0, initial, 1.0).amin().expand(batch)
     for t in range(num_steps):
         is_inside = t < lengths
         if t > 0:
-            predicted = probs[:, t - 1] @ transition
-            is_carried = ((predicted >= SMALLEST) | ~can_enter).all(-1)
-            is_exact &= is_carried | ~is_inside | (scale[:, t - 1] == 0)
-        joint = predicted * lik[:, t]
-        total = joint.sum(-1)
-        scale[:, t] = torch.where(is_inside, total, 1.0)
-        probs[:, t] = joint / torch.where(total == 0, 1.0, total)[:, None]
-    return Forward(lik, probs, scale, offset + scale.log().sum(-1), is_exact)
+            predicted = transition.T @ probs[t - 1]
+            low = predicted[is_entered].amin(0) if is_entered.any() else torch.ones_like(lowest)
+            # After an impossible step nothing is left to lose.
+            lowest = torch.where(is_inside & (scale[t - 1] != 0), torch.minimum(lowest, low), lowest)
+        joint = torch.mul(predicted, lik[t], out=probs[t])
+        total = joint.sum(0)
+        scale[t] = torch.where(is_inside, total, 1.0)
+        joint /= torch.where(total == 0, 1.0, total)
+    return Forward(lik, probs, scale, offset + scale.log().sum(0), lowest >= SMALLEST)
 
 
 def backward_pass(
     transition: Float[Tensor, "K K"], forward: Forward, lengths: Int[Tensor, " B"], weights: Float[Tensor, " B"]
 ) -> Derivatives:
     """Smooth; sequences of length 0 contribute nothing."""
-    ratio = forward.lik / forward.scale[..., None]
-    backward = torch.ones_like(ratio)
-    for t in range(ratio.shape[1] - 1, -1, -1):
-        # From here on ratio[:, t] is likelihood * backward message / scale.
-        ratio[:, t] = (ratio[:, t] * backward[:, t]).clamp(max=LARGEST)
-        if t > 0:
-            is_inside = (t < lengths)[:, None]
-            backward[:, t - 1] = torch.where(is_inside, ratio[:, t] @ transition.T, 1.0)
-    marginals = forward.probs * backward
-    by_initial = weights @ ratio[:, 0]
-    weighted = forward.probs[:, :-1] * weights[:, None, None]
-    by_transition = weighted.flatten(0, 1).T @ ratio[:, 1:].flatten(0, 1)
+    marginals = forward.probs.clone()
+    by_initial = transition.new_zeros(len(transition))
+    by_transition = torch.zeros_like(transition)
+    backward = torch.ones_like(marginals[0]) if len(marginals) else None
+    for t in range(len(marginals) - 1, -1, -1):
+        marginals[t] *= backward
+        ratio = (forward.lik[t] / forward.scale[t]).mul_(backward).clamp_(max=LARGEST)
+        if t == 0:
+            by_initial = ratio @ weights
+            break
+        backward = torch.where(t < lengths, transition @ ratio, 1.0)
+        by_transition.addmm_(forward.probs[t - 1], (ratio * weights).T)
     return Derivatives(marginals, by_initial, by_transition)

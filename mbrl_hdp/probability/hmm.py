@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mbrl_hdp.probability.exact import exact_pairs
-from mbrl_hdp.probability.passes import MessagePass
+from mbrl_hdp.probability.passes import MessagePass, message_inputs
 from mbrl_hdp.types import ContextChain
 
 
@@ -82,7 +82,7 @@ def log_evidence(
         >>> log_evidence(chain, torch.zeros(1, 3, 2))
         tensor([0.])
     """
-    return _attach(chain, log_lik, MessagePass(chain, log_lik, lengths))
+    return _attach(chain, log_lik, MessagePass(message_inputs(chain, log_lik, lengths)))
 
 
 def log_evidence_and_counts(
@@ -93,33 +93,33 @@ def log_evidence_and_counts(
     The two passes run at once; `backward` then only scales what is there, if every sequence has the same weight in
     the loss (it repeats the backward pass if not).
     """
-    messages = MessagePass(chain, log_lik, lengths)
-    initial, transitions = _expected_counts(chain, messages, log_lik.dtype)
+    messages = MessagePass(message_inputs(chain, log_lik, lengths))
+    initial, transitions = _expected_counts(messages)
     return EvidenceAndCounts(_attach(chain, log_lik, messages), initial, transitions)
 
 
 def smooth(chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None) -> Smoothed:
     """Give the smoothed marginals, the expected counts and the evidence; no gradient."""
-    messages = MessagePass(chain, log_lik, lengths)
-    initial, transitions = _expected_counts(chain, messages, log_lik.dtype)
-    marginals = messages.unit_derivatives.marginals.to(log_lik.dtype)
-    return Smoothed(marginals, initial, transitions, messages.log_evidence.to(log_lik.dtype))
+    messages = MessagePass(message_inputs(chain, log_lik, lengths))
+    initial, transitions = _expected_counts(messages)
+    marginals = _by_sequence(messages.unit_derivatives.marginals, log_lik.dtype)
+    return Smoothed(marginals, initial, transitions, messages.forward.log_evidence.to(log_lik.dtype))
 
 
 def filter_contexts(
     chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
 ) -> Filtered:
     """Give p(z_t | observations up to t) and the evidence; no gradient."""
-    messages = MessagePass(chain, log_lik, lengths)
-    return Filtered(messages.probs.to(log_lik.dtype), messages.log_evidence.to(log_lik.dtype))
+    forward = MessagePass(message_inputs(chain, log_lik, lengths)).forward
+    return Filtered(_by_sequence(forward.probs, log_lik.dtype), forward.log_evidence.to(log_lik.dtype))
 
 
 def pair_marginals(
     chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
 ) -> Float[Tensor, "B T-1 K K"]:
     """Give p(z_t = j, z_{t+1} = k | all observations) at every step; for small problems (memory B*T*K*K)."""
-    messages = MessagePass(chain, log_lik, lengths)
-    return exact_pairs(*messages.inputs).to(log_lik.dtype)
+    initial, transition, _, lengths = message_inputs(chain, log_lik, lengths)
+    return exact_pairs(initial, transition, log_lik.detach().double(), lengths).to(log_lik.dtype)
 
 
 @torch.no_grad()
@@ -130,8 +130,8 @@ def viterbi(
 
     Ties go to the lower index. For a sequence that no path explains the path is arbitrary.
     """
-    initial, transition, log_lik, lengths = MessagePass.checked_inputs(chain, log_lik, lengths)
-    log_transition = transition.log()
+    initial, transition, log_lik, lengths = message_inputs(chain, log_lik, lengths)
+    log_lik, log_transition = log_lik.double(), transition.log()
     batch, num_steps, num_contexts = log_lik.shape
     came_from = torch.arange(num_contexts, device=log_lik.device).repeat(batch, num_steps, 1)
     best = initial.log() + log_lik[:, 0] if num_steps else log_lik.new_zeros(batch, num_contexts)
@@ -148,13 +148,16 @@ def viterbi(
     return path
 
 
-def _expected_counts(
-    chain: ContextChain, messages: MessagePass, dtype: torch.dtype
-) -> tuple[Float[Tensor, " K"], Float[Tensor, "K K"]]:
+def _expected_counts(messages: MessagePass) -> tuple[Float[Tensor, " K"], Float[Tensor, "K K"]]:
     """Expected count = probability * derivative by that probability."""
+    initial, transition, log_lik, _ = messages.inputs
     unit = messages.unit_derivatives
-    initial, transition = messages.inputs[:2]
-    return (initial * unit.by_initial).to(dtype), (transition * unit.by_transition).to(dtype)
+    return (initial * unit.by_initial).to(log_lik.dtype), (transition * unit.by_transition).to(log_lik.dtype)
+
+
+def _by_sequence(values: Float[Tensor, "T K B"], dtype: torch.dtype) -> Float[Tensor, "B T K"]:
+    """Leave the layout of the message passes."""
+    return values.permute(2, 0, 1).to(dtype, memory_format=torch.contiguous_format)
 
 
 def _attach(chain: ContextChain, log_lik: Float[Tensor, "B T K"], messages: MessagePass) -> Float[Tensor, " B"]:
@@ -170,17 +173,17 @@ class _FisherGradient(torch.autograd.Function):
         ctx.messages = messages
         ctx.dtypes = initial.dtype, transition.dtype, log_lik.dtype
         ctx.devices = initial.device, transition.device
-        return messages.log_evidence.to(log_lik.dtype)
+        return messages.forward.log_evidence.to(log_lik.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
         weights = weights.to(torch.float64)
         derivatives = ctx.messages.weighted_derivatives(weights)
-        by_log_lik = derivatives.marginals * weights[:, None, None]
+        by_log_lik = _by_sequence(derivatives.marginals * weights, ctx.dtypes[2])
         by_initial = _cut(derivatives.by_initial, ctx.dtypes[0]).to(ctx.devices[0])
         by_transition = _cut(derivatives.by_transition, ctx.dtypes[1]).to(ctx.devices[1])
-        return by_initial, by_transition, by_log_lik.to(ctx.dtypes[2]), None
+        return by_initial, by_transition, by_log_lik, None
 
 
 def _cut(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -30,7 +30,7 @@ class Derivatives(NamedTuple):
             a term, where the true value may exceed what float64 holds.
     """
 
-    marginals: Float[Tensor, "B T K"]
+    marginals: Float[Tensor, "T K B"]
     by_initial: Float[Tensor, " K"]
     by_transition: Float[Tensor, "K K"]
 
@@ -46,11 +46,17 @@ class Forward(NamedTuple):
         is_exact: False for sequences that scaled messages cannot carry.
     """
 
-    lik: Float[Tensor, "B T K"]
-    probs: Float[Tensor, "B T K"]
-    scale: Float[Tensor, "B T"]
+    lik: Float[Tensor, "T K B"]
+    probs: Float[Tensor, "T K B"]
+    scale: Float[Tensor, "T B"]
     log_evidence: Float[Tensor, " B"]
     is_exact: Bool[Tensor, " B"]
+
+    def leave_out(self, rows: Bool[Tensor, " B"]) -> None:
+        """Take sequences out of the backward pass, in place."""
+        self.lik[..., rows] = 0.0
+        self.probs[..., rows] = 0.0
+        self.scale[:, rows] = 1.0
 
 
 def scaled_likelihoods(
@@ -58,19 +64,33 @@ def scaled_likelihoods(
     transition: Float[Tensor, "K K"],
     log_lik: Float[Tensor, "B T K"],
     lengths: Int[Tensor, " B"],
-) -> tuple[Float[Tensor, "B T K"], Float[Tensor, " B"]]:
+) -> tuple[Float[Tensor, "T K B"], Float[Tensor, " B"]]:
     """Take the largest log-likelihood among the enterable contexts out of every step.
 
     Returns:
-        exp(log_lik - offset), and the sum of the offsets over each sequence.
+        exp(log_lik - offset) in float64 and in the layout of the message passes, and the sum of the offsets over each
+        sequence.
     """
+    lik = log_lik.permute(1, 2, 0).to(torch.float64, memory_format=torch.contiguous_format, copy=True)
+    if not len(lik):
+        return lik, lik.new_zeros(lik.shape[-1])
     can_enter = (transition > 0).any(0)
-    offset = torch.where(can_enter, log_lik, -torch.inf).amax(-1)
-    if log_lik.shape[1]:
-        offset[:, 0] = torch.where(initial > 0, log_lik[:, 0], -torch.inf).amax(-1)
-    steps = torch.arange(log_lik.shape[1], device=log_lik.device)
-    is_inside = steps < lengths[:, None]
-    offset = torch.where(is_inside & (offset != -torch.inf), offset, 0.0)
-    # Contexts that cannot be entered may be far likelier than the rest; only derivatives at zero entries see them.
-    lik = (log_lik - offset[..., None]).clamp(max=650.0).exp()
-    return torch.where(is_inside[..., None], lik, 0.0), offset.sum(-1)
+    offset = _largest(lik, can_enter)
+    offset[0] = _largest(lik[:1], initial > 0)[0]
+    is_ragged = bool((lengths < len(lik)).any())
+    is_inside = torch.arange(len(lik), device=lik.device)[:, None] < lengths if is_ragged else True
+    offset = torch.where((offset != -torch.inf) & is_inside, offset, 0.0)
+    lik -= offset[:, None]
+    if not can_enter.all() or not (initial > 0).all():
+        # Contexts that cannot be entered may be far likelier than the rest; derivatives at zero entries see them.
+        lik.clamp_(max=650.0)
+    lik.exp_()
+    if isinstance(is_inside, Tensor):
+        lik = torch.where(is_inside[:, None], lik, 0.0)
+    return lik, offset.sum(0)
+
+
+def _largest(log_lik: Float[Tensor, "t K B"], among: Bool[Tensor, " K"]) -> Float[Tensor, "t B"]:
+    if among.all():
+        return log_lik.amax(1)
+    return torch.where(among[:, None], log_lik, -torch.inf).amax(1)
