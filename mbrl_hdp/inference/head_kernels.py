@@ -1,0 +1,367 @@
+"""Compiled kernels of the context heads: K networks with one hidden ReLU layer, on one CPU thread.
+
+Rows come in chunks that stay in the first-level cache, turned so that features are rows and the batch is the fast axis.
+The hidden layer lives four units at a time in a scratch buffer and is never stored: it is computed again in the
+backward pass, so memory is linear in rows times contexts. Every inner loop runs along the batch and is what the
+compiler turns into vector instructions; ReLU is applied where a hidden unit is used, because an in-place pass over
+the buffer is not vectorised.
+
+Layout: inputs `N I` and targets `N O` are row-major; weights are `K H I` and `K O H`. `heads.py` holds the same
+mathematics in plain torch, and the tests hold one against the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+Array = np.ndarray[Any, Any]
+
+BLOCK = 4  # terms summed per pass over a chunk; inputs, hidden units and outputs are padded to multiples of it
+_CHUNK_NUMBERS = 8192  # numbers of one chunk (inputs and outputs): what fits beside the scratch in 32 KiB
+_ZERO = np.float32(0.0)
+
+# No NaN-related freedom: rows that hold NaN must stay NaN (and are skipped, not multiplied, when their gradient is 0).
+_jit = njit(fastmath={"contract", "reassoc", "nsz"}, error_model="numpy", cache=True, nogil=True)
+
+
+@_jit
+def _padded(size: int) -> int:
+    return (size + BLOCK - 1) // BLOCK * BLOCK
+
+
+@_jit
+def _chunk_rows(num_inputs: int, num_outputs: int) -> int:
+    return max(64, _CHUNK_NUMBERS // (num_inputs + num_outputs) // 64 * 64)
+
+
+@_jit
+def _pad_matrices(matrices: Array) -> Array:
+    """Copy `K rows columns` with both sizes rounded up to the block, the rest zero."""
+    num_heads, rows, columns = matrices.shape
+    out = np.zeros((num_heads, _padded(rows), _padded(columns)), matrices.dtype)
+    out[:, :rows, :columns] = matrices
+    return out
+
+
+@_jit
+def _pad_vectors(vectors: Array) -> Array:
+    out = np.zeros((vectors.shape[0], _padded(vectors.shape[1])), vectors.dtype)
+    out[:, : vectors.shape[1]] = vectors
+    return out
+
+
+@_jit
+def _hidden_unit(x: Array, weight: Array, bias: Array, unit: int, pre: Array, slot: int, rows: int) -> None:
+    """pre[slot] = bias[unit] + weight[unit] @ x, before the ReLU."""
+    for r in range(rows):
+        total = bias[unit]
+        for i in range(BLOCK):
+            total += weight[unit, i] * x[i, r]
+        pre[slot, r] = total
+    for first in range(BLOCK, x.shape[0], BLOCK):
+        for r in range(rows):
+            total = pre[slot, r]
+            for i in range(BLOCK):
+                total += weight[unit, first + i] * x[first + i, r]
+            pre[slot, r] = total
+
+
+@_jit
+def _forward_chunk(
+    x: Array, weight: Array, bias: Array, out_weight: Array, out_bias: Array, out: Array, pre: Array, rows: int
+) -> None:
+    """out = out_weight @ relu(weight @ x + bias) + out_bias for one head and one chunk."""
+    num_outputs = out_bias.shape[0]
+    for o in range(num_outputs):
+        for r in range(rows):
+            out[o, r] = out_bias[o]
+    for h in range(0, weight.shape[0], BLOCK):
+        for j in range(BLOCK):
+            _hidden_unit(x, weight, bias, h + j, pre, j, rows)
+        for o in range(num_outputs):
+            for r in range(rows):
+                total = out[o, r]
+                for j in range(BLOCK):
+                    total += out_weight[o, h + j] * max(pre[j, r], _ZERO)
+                out[o, r] = total
+
+
+@_jit
+def gaussian_forward(
+    inputs: Array,
+    targets: Array,
+    weight: Array,
+    bias: Array,
+    out_weight: Array,
+    out_bias: Array,
+    inverse_std: Array,
+    offset: Array,
+    log_prob: Array,
+    residual: Array,
+) -> None:
+    """log_prob[n, k] = offset[k] - 1/2 sum_o ((targets[n, o] - mean[n, k, o]) inverse_std[k, o])^2.
+
+    `residual` `K O N` receives targets - mean for the backward pass; give it size 0 in N where none will follow.
+    """
+    num_rows, num_inputs = inputs.shape
+    num_heads, num_outputs = inverse_std.shape
+    keep_residual = residual.shape[2] > 0
+    weight, bias, out_weight = _pad_matrices(weight), _pad_vectors(bias), _pad_matrices(out_weight)
+    chunk = _chunk_rows(num_inputs, num_outputs)
+    x = np.zeros((weight.shape[2], chunk), inputs.dtype)
+    mean = np.empty((num_outputs, chunk), inputs.dtype)
+    pre = np.empty((BLOCK, chunk), inputs.dtype)
+    distance = np.empty(chunk, inputs.dtype)
+    for start in range(0, num_rows, chunk):
+        rows = min(chunk, num_rows - start)
+        for r in range(rows):
+            for i in range(num_inputs):
+                x[i, r] = inputs[start + r, i]
+        for k in range(num_heads):
+            _forward_chunk(x, weight[k], bias[k], out_weight[k], out_bias[k], mean, pre, rows)
+            distance[:rows] = 0
+            for o in range(num_outputs):
+                for r in range(rows):
+                    error = targets[start + r, o] - mean[o, r]
+                    if keep_residual:
+                        residual[k, o, start + r] = error
+                    error *= inverse_std[k, o]
+                    distance[r] += error * error
+            for r in range(rows):
+                log_prob[start + r, k] = offset[k] - np.float32(0.5) * distance[r]
+
+
+@_jit
+def _sum_products(x: Array, left: Array, total: Array, unit: int, rows: int) -> None:
+    """total[unit + j] += x @ relu(left[j]) for j = 0, 1: two hidden units share every load of x."""
+    for i in range(0, x.shape[0], BLOCK):
+        a0 = a1 = a2 = a3 = _ZERO
+        b0 = b1 = b2 = b3 = _ZERO
+        for r in range(rows):
+            a, b = max(left[0, r], _ZERO), max(left[1, r], _ZERO)
+            a0 += a * x[i, r]
+            a1 += a * x[i + 1, r]
+            a2 += a * x[i + 2, r]
+            a3 += a * x[i + 3, r]
+            b0 += b * x[i, r]
+            b1 += b * x[i + 1, r]
+            b2 += b * x[i + 2, r]
+            b3 += b * x[i + 3, r]
+        _add_four(total, unit, i, a0, a1, a2, a3)
+        _add_four(total, unit + 1, i, b0, b1, b2, b3)
+
+
+@_jit
+def _sum_gated_products(x: Array, pre: Array, up: Array, total: Array, unit: int, rows: int) -> None:
+    """total[unit + j] += x @ (up[j] where pre[j] > 0) for j = 0, 1: the gradient passes where the ReLU was open."""
+    for i in range(0, x.shape[0], BLOCK):
+        a0 = a1 = a2 = a3 = _ZERO
+        b0 = b1 = b2 = b3 = _ZERO
+        for r in range(rows):
+            a = up[0, r] if pre[0, r] > _ZERO else _ZERO
+            b = up[1, r] if pre[1, r] > _ZERO else _ZERO
+            a0 += a * x[i, r]
+            a1 += a * x[i + 1, r]
+            a2 += a * x[i + 2, r]
+            a3 += a * x[i + 3, r]
+            b0 += b * x[i, r]
+            b1 += b * x[i + 1, r]
+            b2 += b * x[i + 2, r]
+            b3 += b * x[i + 3, r]
+        _add_four(total, unit, i, a0, a1, a2, a3)
+        _add_four(total, unit + 1, i, b0, b1, b2, b3)
+
+
+@_jit
+def _add_four(total: Array, row: int, column: int, t0: float, t1: float, t2: float, t3: float) -> None:
+    total[row, column] += t0
+    total[row, column + 1] += t1
+    total[row, column + 2] += t2
+    total[row, column + 3] += t3
+
+
+@_jit
+def _backward_chunk(
+    x: Array,
+    error: Array,
+    weight: Array,
+    bias: Array,
+    out_weight: Array,
+    grad_weight: Array,
+    grad_out: Array,
+    pre: Array,
+    up: Array,
+    rows: int,
+) -> None:
+    """Add one chunk's gradients of one head: `grad_weight` is `H I` with the bias as an input, `grad_out` is `H O`."""
+    zero_bias = np.zeros(out_weight.shape[0], x.dtype)
+    for h in range(0, weight.shape[0], 2):
+        for j in range(2):
+            _hidden_unit(x, weight, bias, h + j, pre, j, rows)
+            _hidden_unit(error, out_weight, zero_bias, h + j, up, j, rows)
+        _sum_products(error, pre, grad_out, h, rows)
+        _sum_gated_products(x, pre, up, grad_weight, h, rows)
+
+
+@_jit
+def skip_threshold(log_prob: Array, offset: Array, grad: Array, share: float) -> float:
+    """Give the contribution below which a (row, context) pair may be skipped.
+
+    A pair contributes |grad| (1 + squared distance), which bounds its share of every derivative by mean and scale.
+    Pairs below `share` times the average contribution add up to less than `share` of all contributions.
+    """
+    if share <= 0.0 or grad.size == 0:
+        return 0.0
+    total = 0.0
+    for n in range(grad.shape[0]):
+        for k in range(grad.shape[1]):
+            size = abs(grad[n, k])
+            if size > _ZERO:
+                total += size * (np.float32(1.0) + np.float32(2.0) * (offset[k] - log_prob[n, k]))
+    return share * total / grad.size
+
+
+@_jit
+def _active_rows(log_prob: Array, offset: float, grad: Array, head: int, threshold: float, rows: Array) -> int:
+    """List the rows whose contribution to `head` counts; pairs with a zero gradient never do."""
+    count = 0
+    for n in range(grad.shape[0]):
+        size = abs(grad[n, head])
+        if size > _ZERO and not size * (np.float32(1.0) + np.float32(2.0) * (offset - log_prob[n, head])) < threshold:
+            rows[count] = n
+            count += 1
+    return count
+
+
+@_jit
+def _load_chunk(
+    inputs: Array, residual: Array, grad: Array, inverse_std: Array, head: int, picked: Array, x: Array, error: Array
+) -> None:
+    """Gather the picked rows: x = inputs, error = derivative of the loss by the head's mean."""
+    for r in range(picked.shape[0]):
+        for i in range(inputs.shape[1]):
+            x[i, r] = inputs[picked[r], i]
+        x[inputs.shape[1], r] = 1
+    for o in range(residual.shape[1]):
+        precision = inverse_std[head, o] * inverse_std[head, o]
+        for r in range(picked.shape[0]):
+            error[o, r] = grad[picked[r], head] * precision * residual[head, o, picked[r]]
+
+
+@_jit
+def _output_gradients(
+    residual: Array, error: Array, head: int, picked: Array, grad_bias: Array, grad_precision: Array
+) -> None:
+    """Sum over the picked rows: the error (output bias) and error times residual (inverse std, up to its factor)."""
+    for o in range(residual.shape[1]):
+        plain = weighted = _ZERO
+        for r in range(picked.shape[0]):
+            plain += error[o, r]
+            weighted += error[o, r] * residual[head, o, picked[r]]
+        grad_bias[head, o] += plain
+        grad_precision[head, o] += weighted
+
+
+@_jit
+def gaussian_backward(
+    inputs: Array,
+    residual: Array,
+    log_prob: Array,
+    grad: Array,
+    weight: Array,
+    bias: Array,
+    out_weight: Array,
+    inverse_std: Array,
+    offset: Array,
+    skip_below: float,
+) -> tuple[Array, Array, Array, Array]:
+    """Give the gradients of sum(grad * log_prob).
+
+    Returns:
+        By hidden weight with its bias as the last input (`K H I+1`), by out_weight (`K H O`), by out_bias (`K O`), and
+        by inverse_std (`K O`).
+    """
+    num_heads, num_outputs = inverse_std.shape
+    num_hidden, num_inputs = weight.shape[1], weight.shape[2]
+    affine = np.zeros((num_heads, _padded(num_hidden), _padded(num_inputs + 1)), weight.dtype)
+    affine[:, :num_hidden, :num_inputs] = weight
+    affine[:, :num_hidden, num_inputs] = bias
+    no_bias = np.zeros(affine.shape[1], weight.dtype)
+    by_unit = _pad_matrices(out_weight.transpose(0, 2, 1))
+    chunk = _chunk_rows(num_inputs, num_outputs)
+    x = np.zeros((affine.shape[2], chunk), weight.dtype)
+    error = np.zeros((by_unit.shape[2], chunk), weight.dtype)
+    pre, up = np.empty((2, chunk), weight.dtype), np.empty((2, chunk), weight.dtype)
+    grad_weight, grad_out = np.zeros_like(affine), np.zeros_like(by_unit)
+    grad_bias, grad_std = np.zeros_like(inverse_std), np.zeros_like(inverse_std)
+    threshold = skip_threshold(log_prob, offset, grad, skip_below)
+    active = np.empty(inputs.shape[0], np.int64)
+    for k in range(num_heads):
+        count = _active_rows(log_prob, offset[k], grad, k, threshold, active)
+        for start in range(0, count, chunk):
+            picked = active[start : min(start + chunk, count)]
+            _load_chunk(inputs, residual, grad, inverse_std, k, picked, x, error)
+            _output_gradients(residual, error, k, picked, grad_bias, grad_std)
+            _backward_chunk(
+                x, error, affine[k], no_bias, by_unit[k], grad_weight[k], grad_out[k], pre, up, picked.shape[0]
+            )
+        for o in range(num_outputs):
+            grad_std[k, o] = -grad_std[k, o] / inverse_std[k, o] if inverse_std[k, o] > _ZERO else _ZERO
+    return (
+        grad_weight[:, :num_hidden, : num_inputs + 1],
+        grad_out[:, :num_hidden, :num_outputs],
+        grad_bias,
+        grad_std,
+    )
+
+
+@_jit
+def group_rows(context: Array, num_heads: int) -> tuple[Array, Array]:
+    """Sort rows by context: the order and where each context's rows begin (`K+1`); an empty order if one is invalid."""
+    starts = np.zeros(num_heads + 1, np.int64)
+    for n in range(context.shape[0]):
+        if context[n] < 0 or context[n] >= num_heads:
+            return np.empty(0, np.int64), starts
+        starts[context[n] + 1] += 1
+    starts = np.cumsum(starts)
+    cursor = starts.copy()
+    order = np.empty(context.shape[0], np.int64)
+    for n in range(context.shape[0]):
+        order[cursor[context[n]]] = n
+        cursor[context[n]] += 1
+    return order, starts
+
+
+@_jit
+def segment_forward(
+    inputs: Array,
+    order: Array,
+    starts: Array,
+    head_of: Array,
+    weight: Array,
+    bias: Array,
+    out_weight: Array,
+    out_bias: Array,
+    out: Array,
+) -> None:
+    """Run segment g, the rows order[starts[g]:starts[g + 1]], through head head_of[g]; `out` is `N O`."""
+    num_inputs, num_outputs = inputs.shape[1], out_bias.shape[1]
+    weight, bias, out_weight = _pad_matrices(weight), _pad_vectors(bias), _pad_matrices(out_weight)
+    chunk = _chunk_rows(num_inputs, num_outputs)
+    x = np.zeros((weight.shape[2], chunk), inputs.dtype)
+    mean = np.empty((num_outputs, chunk), inputs.dtype)
+    pre = np.empty((BLOCK, chunk), inputs.dtype)
+    for g in range(head_of.shape[0]):
+        k = head_of[g]
+        for start in range(starts[g], starts[g + 1], chunk):
+            rows = min(chunk, starts[g + 1] - start)
+            for r in range(rows):
+                for i in range(num_inputs):
+                    x[i, r] = inputs[order[start + r], i]
+            _forward_chunk(x, weight[k], bias[k], out_weight[k], out_bias[k], mean, pre, rows)
+            for r in range(rows):
+                for o in range(num_outputs):
+                    out[order[start + r], o] = mean[o, r]
