@@ -94,7 +94,7 @@ def _parse(source: CsvSource) -> Float[np.ndarray, "R C"]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            cells = np.loadtxt(body.splitlines(), delimiter=",", comments=None, quotechar='"', ndmin=2)
+            cells = np.loadtxt(body.split("\n"), delimiter=",", comments=None, ndmin=2)
     except (ValueError, UserWarning):
         raise source.find_bad_cell() from None
     if cells.shape[1] != len(source.header):
@@ -106,8 +106,8 @@ def _fill_empty(body: str) -> str:
     if " " in body or "\t" in body or '"' in body:  # rare in files of numbers, so the usual one is spared the work
         body = "\n".join(",".join(cell.strip(' \t"') for cell in line.split(",")) for line in body.split("\n"))
     # Twice, since neighbouring empty cells share a comma.
-    body = body.replace(",,", ",nan,").replace(",,", ",nan,").replace(",\n", ",nan\n")
-    return f"{body}nan" if body.endswith(",") else body
+    body = f"\n{body}\n".replace(",,", ",nan,").replace(",,", ",nan,")
+    return body.replace(",\n", ",nan\n").replace("\n,", "\nnan,")
 
 
 def _check_order(source: CsvSource, cells: Float[np.ndarray, "R C"]) -> Int[np.ndarray, " N"]:

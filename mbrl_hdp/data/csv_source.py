@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-import math
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class CsvSource:
         if not stripped.strip():
             raise DataError(f"{path} is empty: a header and rows are needed")
         first, _, body = stripped.partition("\n")
-        header = [name.strip() for name in next(csv.reader([first]))]
+        header = [name.strip() for name in _cells(first)]
         return CsvSource(path, header, len(text) - len(stripped) + 1, body.rstrip())
 
     def error(self, problem: str, line: int, column: str | None = None) -> DataError:
@@ -56,7 +57,7 @@ class CsvSource:
         """Raise for the first of the rows (as parsed) that is marked, quoting its cell."""
         if not refused.any():
             return
-        line, cells = self._rows()[int(np.argmax(refused))]
+        line, cells = next(itertools.islice(self._rows(), int(np.argmax(refused)), None))
         cell = cells[self.header.index(column)].strip()
         raise self.error(f"{cell!r} {problem}" if cell else problem, line, column)
 
@@ -68,14 +69,20 @@ class CsvSource:
             for name, cell in zip(self.header, cells, strict=True):
                 if cell.strip() and not _is_number(cell):
                     return self.error(f"{cell.strip()!r} is not a number", line, name)
-                if name in ("episode", "step") and not cell.strip():
-                    return self.error("is empty", line, name)
         return DataError(f"{self.path} cannot be read as a table of numbers")
 
-    def _rows(self) -> list[tuple[int, list[str]]]:
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Line number and cells of every row; blank lines are skipped, as the quick parser does."""
-        reader = csv.reader(self.body.split("\n"))
-        return [(self.header_line + reader.line_num, cells) for cells in reader if cells]
+        for number, text in enumerate(self.body.split("\n"), start=self.header_line + 1):
+            if text.strip():
+                yield number, _cells(text)
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]))
+    except csv.Error:  # a cell beyond csv's limit of size
+        return [line]
 
 
 def _is_number(cell: str) -> bool:
@@ -83,6 +90,7 @@ def _is_number(cell: str) -> bool:
     if not cell.isascii() or "_" in cell:
         return False
     try:
-        return not math.isnan(float(cell)) or cell.strip().lower() == "nan"
+        float(cell)
     except ValueError:
         return False
+    return True

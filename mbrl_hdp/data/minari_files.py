@@ -13,6 +13,7 @@ from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import DataError
 
 _CONTEXT = "context"
+_INSTALL = "Minari datasets need the packages minari and h5py: pip install mbrl-hdp[minari]"
 
 
 def load_minari(dataset_id: str, allow_missing: bool = False) -> Trajectories:
@@ -24,13 +25,15 @@ def load_minari(dataset_id: str, allow_missing: bool = False) -> Trajectories:
     minari = _import_minari()
     try:
         dataset = minari.load_dataset(dataset_id)
+        for name, space in (("observation", dataset.observation_space), ("action", dataset.action_space)):
+            _check_space(dataset_id, name, space)
+        episodes = [_read_episode(episode) for episode in dataset.iterate_episodes()]
+    except ImportError as error:
+        raise DataError(f"{_INSTALL} ({error})") from error
     except (FileNotFoundError, ValueError) as error:
         raise DataError(
             f"minari:{dataset_id} cannot be loaded ({error}); `minari download {dataset_id}` fetches published ones"
         ) from error
-    for name, space in (("observation", dataset.observation_space), ("action", dataset.action_space)):
-        _check_space(dataset_id, name, space)
-    episodes = [_read_episode(episode) for episode in dataset.iterate_episodes()]
     if any(episode.context is None for episode in episodes):
         episodes = [episode._replace(context=None) for episode in episodes]
     try:
@@ -55,6 +58,8 @@ def save_minari(data: Trajectories, dataset_id: str) -> None:
     buffers = [_episode_buffer(number, episode) for number, episode in enumerate(data)]
     try:
         minari.create_dataset_from_buffers(dataset_id, buffers, **spaces)
+    except ImportError as error:
+        raise DataError(f"{_INSTALL} ({error})") from error
     except ValueError as error:
         raise DataError(f"minari:{dataset_id} cannot be written: {error}") from error
 
@@ -63,7 +68,7 @@ def _import_minari() -> ModuleType:
     try:
         return importlib.import_module("minari")
     except ImportError as error:
-        raise DataError("Minari datasets need the package minari: pip install mbrl-hdp[minari]") from error
+        raise DataError(_INSTALL) from error
 
 
 def _check_space(dataset_id: str, name: str, space: Space[Any]) -> None:

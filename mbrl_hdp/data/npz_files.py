@@ -58,10 +58,11 @@ def load_npz(path: str | Path, allow_missing: bool = False) -> Trajectories:
 
 def _read_arrays(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} is a single array, not an .npz file of trajectories")
-            return {name: file[name] for name in file.files}
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise DataError(f"{path} is a single array, not an .npz file of trajectories")
+        with content:
+            return {name: content[name] for name in content.files}
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
