@@ -31,6 +31,7 @@ _KINDS = {
     "stripes": ("width", "index"),
     "schedule": ("sequence", "repeat"),
 }
+_NEEDED = {"markov": ("matrix",), "non_markovian": ("matrix",), "schedule": ("sequence",)}
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,16 @@ class Chain(ABC):
         self.num_contexts = int(num_contexts)
         self.cool_off = int(cool_off)
         self.counter_at_reset = _counter(counter_at_reset, self.cool_off)
+
+    def __eq__(self, other: object) -> bool:
+        """Two chains with the same numbers are one law; gymnasium compares them when it builds an env from its spec."""
+        if type(self) is not type(other):
+            return False
+        mine, theirs = vars(self), vars(other)
+        return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.num_contexts, self.cool_off, self.counter_at_reset))
 
     @abstractmethod
     def first(self, uniform: FloatArray, obs: FloatArray | None) -> IntArray:
@@ -118,8 +129,7 @@ class MarkovChain(Chain):
         cls, num_contexts: int, switch: float = 0.2, cool_off: int = 5, counter_at_reset: str | int = "full"
     ) -> MarkovChain:
         """Switch with probability `switch` after the cool-off, to each other context alike."""
-        if not 0.0 <= switch <= 1.0:
-            raise ConfigError(f"switch must be a probability, got {switch}")
+        _check_probability("switch", switch, num_contexts)
         matrix = np.full((num_contexts, num_contexts), switch / max(num_contexts - 1, 1))
         np.fill_diagonal(matrix, 1.0 - switch if num_contexts > 1 else 1.0)
         return cls(matrix, cool_off=cool_off, counter_at_reset=counter_at_reset)
@@ -129,8 +139,7 @@ class MarkovChain(Chain):
         cls, num_contexts: int, stay: float = 0.6, cool_off: int = 5, counter_at_reset: str | int = "full"
     ) -> MarkovChain:
         """Stay with probability `stay`, else go to one of the two neighbours (modulo the number of contexts)."""
-        if not 0.0 <= stay <= 1.0:
-            raise ConfigError(f"stay must be a probability, got {stay}")
+        _check_probability("stay", stay, num_contexts)
         matrix = stay * np.eye(num_contexts)
         for step in (-1, 1):
             matrix += 0.5 * (1.0 - stay) * np.roll(np.eye(num_contexts), step, axis=1)
@@ -358,6 +367,9 @@ def chain_from_config(
     for name in settings:
         if name not in _KINDS[kind]:
             raise ConfigError(f"chain.{name} is no setting of kind {kind!r}; {did_you_mean(name, _KINDS[kind])}")
+    for name in _NEEDED.get(kind, ()):
+        if name not in settings:
+            raise ConfigError(f"chain.{name} is missing: kind {kind!r} needs it")
     if kind == "stripes":
         return StateDependentChain(PositionStripes(**settings))
     if kind == "schedule":
@@ -365,8 +377,6 @@ def chain_from_config(
     counter: dict[str, Any] = {"cool_off": cool_off, "counter_at_reset": counter_at_reset}
     if kind in ("symmetric", "ring"):
         return getattr(MarkovChain, kind)(num_contexts, **settings, **counter)
-    if "matrix" not in settings:
-        raise ConfigError(f"chain.matrix is missing: kind {kind!r} needs it")
     return (MarkovChain if kind == "markov" else NonMarkovianChain)(**settings, **counter)
 
 
@@ -388,6 +398,13 @@ def _counter(counter_at_reset: str | int, cool_off: int) -> int:
     if not 0 <= counter_at_reset <= cool_off:
         raise ConfigError(f"counter_at_reset must lie between 0 and cool_off={cool_off}, got {counter_at_reset}")
     return int(counter_at_reset)
+
+
+def _check_probability(name: str, value: float, num_contexts: int) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{name} must be a probability, got {value}")
+    if num_contexts < 1:
+        raise ConfigError(f"a chain needs at least one context, got num_contexts={num_contexts}")
 
 
 def _stochastic(name: str, values: ArrayLike, ndim: int) -> FloatArray:

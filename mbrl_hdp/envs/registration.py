@@ -1,6 +1,6 @@
 """Register the tasks with gymnasium, by string entry points only: nothing heavy is imported here.
 
-gymnasium 1.0 and later load no plugins by themselves: an import has to register, or the id has to name the module, as in
+gymnasium 1.0 and later load no plugins by themselves: an import has to register, or the id has to name the module:
 `gymnasium.make("mbrl_hdp.envs:mbrl_hdp/CartPoleSwingUp-v0")`.
 """
 

@@ -41,7 +41,7 @@ class Context:
     apply: Callable[[Any], Callable[[], None] | None] | None = None
 
 
-class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any]):
+class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """Let a hidden chain pick the context that acts on each step.
 
     `info["context"]` acted on this step, `info["next_context"]` (also at reset) will act on the next. The observation
@@ -67,7 +67,8 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], contexts: Sequence[Context], chain: Chain | None = None) -> None:
-        super().__init__(env)
+        gymnasium.utils.RecordConstructorArgs.__init__(self, contexts=contexts, chain=chain)
+        gymnasium.Wrapper.__init__(self, env)
         self.contexts = tuple(contexts)
         self._check_spaces()
         if not self.contexts:
