@@ -1,4 +1,4 @@
-"""The drone's rigid body in batched numpy, step for step as the Bullet engine integrates it.
+"""The drone's rigid body, batched, step for step as the Bullet engine integrates it (the inner loop compiled by numba).
 
 The engine's habits that matter, each worth far more than the tolerance of the parity test:
 
@@ -10,8 +10,9 @@ The engine's habits that matter, each worth far more than the tolerance of the p
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
 
 FloatArray = NDArray[np.float64]
-Pose = tuple[FloatArray, ...]
 
 OBS_DIM = 12
 ACT_DIM = 4
@@ -86,22 +86,15 @@ class DroneConfig:
 
 
 class DroneState(NamedTuple):
-    """States of `B` drones, world frame.
+    """States of `B` drones.
 
     Attributes:
-        position: m, `B 3`.
-        quaternion: attitude x, y, z, w, `B 4`.
-        thrust_axis: body z axis at the previous physics step, along which the thrust acts, `B 3`.
-        velocity: m/s, `B 3`.
-        angular_velocity: rad/s, `B 3`.
+        body: position 0-2, quaternion x, y, z, w 3-6, thrust axis 7-9 (the body's z axis one physics step ago, along
+            which the thrust acts), velocity 10-12, angular velocity 13-15; world frame, SI units, `B 16`.
         euler: roll, pitch, yaw as observed, `B 3`.
     """
 
-    position: FloatArray
-    quaternion: FloatArray
-    thrust_axis: FloatArray
-    velocity: FloatArray
-    angular_velocity: FloatArray
+    body: FloatArray
     euler: FloatArray
 
 
@@ -132,6 +125,8 @@ class DronePhysics:
         self.dt = 1.0 / self.config.control_rate
         self.horizon = self.config.horizon
         self._mixer = _mixer(self.config)
+        names = ("mass", "gravity", "inertia_xy", "inertia_z", "linear_damping", "angular_damping")
+        self._vehicle = np.array([*(getattr(self.config, name) for name in names), 1.0 / self.config.physics_rate])
 
     @property
     def defaults(self) -> Mapping[str, float | Sequence[float]]:
@@ -140,27 +135,21 @@ class DronePhysics:
 
     def start(self, num: int, rng: np.random.Generator) -> DroneState:  # noqa: ARG002 - the start has no noise
         """Give `num` drones at rest, level, at the start height."""
-        position, quaternion, thrust_axis = np.zeros((num, 3)), np.zeros((num, 4)), np.zeros((num, 3))
-        position[:, 2], quaternion[:, 3], thrust_axis[:, 2] = self.config.start_height, 1.0, 1.0
-        return DroneState(position, quaternion, thrust_axis, *(np.zeros((num, 3)) for _ in range(3)))
+        body = np.zeros((num, 16))
+        body[:, 2], body[:, 6], body[:, 9] = self.config.start_height, 1.0, 1.0
+        return DroneState(body, np.zeros((num, 3)))
 
     def observe(self, state: DroneState) -> FloatArray:
         """Give the observations `B 12`."""
-        return np.concatenate((state.position, state.euler, state.velocity, state.angular_velocity), axis=1)
+        return np.concatenate((state.body[:, :3], state.euler, state.body[:, 10:]), axis=1)
 
     def step(self, state: DroneState, act: FloatArray, params: Mapping[str, FloatArray]) -> DroneState:
         """Give the states after one control step (`num_substeps` physics steps with held motor speeds)."""
         actuation = np.asarray(params.get("actuation", 1.0))
         rpm = motor_speeds(self.config, act, actuation[:, None] if actuation.ndim == 1 else actuation)
-        wrench = self._mixer @ (rpm * rpm).T
-        # Components first: every operation below then runs over contiguous rows of length B.
-        pose: Pose = tuple(np.ascontiguousarray(part.T) for part in state[:3])
-        motion = np.stack((state.velocity.T, state.angular_velocity.T))
-        for _ in range(self.config.num_substeps):
-            pose, motion = _substep(self.config, pose, motion, wrench)
-        quaternion = (pose[1] / np.sqrt(np.einsum("ib,ib->b", pose[1], pose[1]))).T
-        euler = continue_angles(self.config, state.euler, euler_angles(quaternion))
-        return DroneState(pose[0].T, quaternion, pose[2].T, motion[0].T, motion[1].T, euler)
+        body = state.body.copy()
+        _kernel()(body, (rpm * rpm) @ self._mixer, self._vehicle, self.config.num_substeps)
+        return DroneState(body, continue_angles(self.config, state.euler, euler_angles(body[:, 3:7])))
 
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:  # noqa: ARG002 - the protocol's signature
         """v_z - tilt_weight (|roll| + |pitch|) of the next state, `B`."""
@@ -176,17 +165,17 @@ def motor_speeds(config: DroneConfig, act: FloatArray, actuation: FloatArray) ->
 
 def euler_angles(quaternion: FloatArray) -> FloatArray:
     """Roll, pitch, yaw `B 3` of attitudes x, y, z, w, with the engine's convention at the gimbal lock."""
-    attitude = np.ascontiguousarray(quaternion.T)
-    axis_x, axis_y, axis_z = (_AXES @ _outer(attitude, attitude)).reshape(3, 3, -1)
-    sine = -axis_x[2]
-    roll, yaw = np.arctan2(np.stack((axis_y[2], axis_x[1])), np.stack((axis_z[2], axis_x[0])))
+    x, y, z, w = quaternion.T
+    sine = 2.0 * (w * y - x * z)
+    roll = np.arctan2(2.0 * (y * z + w * x), w * w - x * x - y * y + z * z)
+    yaw = np.arctan2(2.0 * (x * y + w * z), w * w + x * x - y * y - z * z)
     pitch = np.arcsin(np.clip(sine, -1.0, 1.0))
     is_locked = np.abs(sine) >= _GIMBAL_SINE
     if is_locked.any():
         sign = np.sign(sine)
         roll = np.where(is_locked, 0.0, roll)
         pitch = np.where(is_locked, 0.5 * np.pi * sign, pitch)
-        yaw = np.where(is_locked, 2.0 * np.arctan2(-sign * attitude[0], sign * attitude[1]), yaw)
+        yaw = np.where(is_locked, 2.0 * np.arctan2(-sign * x, sign * y), yaw)
     return np.stack((roll, pitch, yaw), axis=1)
 
 
@@ -199,82 +188,68 @@ def continue_angles(config: DroneConfig, previous: FloatArray, euler: FloatArray
 
 
 def _mixer(config: DroneConfig) -> FloatArray:
-    """From squared motor speeds to thrust, its first moments in x and y, and the yaw torque; `4 4`."""
+    """From squared motor speeds (rows) to thrust, its first moments in x and y, yaw torque (columns), `4 4`."""
     arm, thrust = config.arm, np.full(ACT_DIM, config.thrust_coefficient)
     spin = config.torque_coefficient * PROPELLER_SPIN
-    return np.stack((thrust, thrust * arm * PROPELLER_X, thrust * arm * PROPELLER_Y, spin))
+    return np.stack((thrust, thrust * arm * PROPELLER_X, thrust * arm * PROPELLER_Y, spin), axis=1)
 
 
-def _substep(config: DroneConfig, pose: Pose, motion: FloatArray, wrench: FloatArray) -> tuple[Pose, FloatArray]:
-    """One physics step in the world frame; every array has its components first.
+def _advance(body: FloatArray, wrench: FloatArray, vehicle: FloatArray, num_substeps: int) -> None:
+    """Advance every drone in place; plain loops, compiled by `_kernel`.
 
     Args:
-        config: the vehicle.
-        pose: position `3 B`, quaternion `4 B`, thrust axis `3 B`.
-        motion: velocity and angular velocity, `2 3 B`.
-        wrench: of the motors, `4 B`.
+        body: `B 16`: position, quaternion, thrust axis, velocity, angular velocity.
+        wrench: thrust, its first moments in x and y, yaw torque, `B 4`.
+        vehicle: mass, gravity, inertia_xy, inertia_z, linear_damping, angular_damping, dt.
+        num_substeps: physics steps.
     """
-    position, quaternion, thrust_axis = pose
-    dt = 1.0 / config.physics_rate
-    axes = (_AXES @ _outer(quaternion, quaternion)).reshape(3, 3, -1)
-    speed = np.sqrt(np.einsum("kib,kib->kb", motion, motion))
-    speed += 1.0
-    speed[0] *= -config.linear_damping
-    speed[1] *= -config.angular_damping
-    acceleration = motion * speed[:, None]
-    acceleration[0] += thrust_axis * (wrench[0] / config.mass)
-    acceleration[0, 2] -= config.gravity
-    acceleration[1] += _angular_acceleration(config, axes, thrust_axis, motion[1], wrench)
-    motion = motion + dt * acceleration
-    turn = _AFTER @ _outer(_exponential(motion[1], dt), quaternion)
-    return (position + dt * motion[0], turn, axes[2]), motion
+    mass, gravity, inertia_xy, inertia_z, linear_damping, angular_damping, dt = vehicle
+    for b in range(body.shape[0]):
+        px, py, pz, x, y, z, w, tx, ty, tz, vx, vy, vz, ox, oy, oz = body[b]
+        thrust, moment_x, moment_y, yaw_torque = wrench[b]
+        for _ in range(num_substeps):
+            # The body's axes in the world; the thrust still acts along the old third one, (tx, ty, tz).
+            ax, ay, az = w * w + x * x - y * y - z * z, 2 * (x * y + w * z), 2 * (x * z - w * y)
+            bx, by, bz = 2 * (x * y - w * z), w * w - x * x + y * y - z * z, 2 * (y * z + w * x)
+            cx, cy, cz = 2 * (x * z + w * y), 2 * (y * z - w * x), w * w - x * x - y * y + z * z
+            # tau = sum_i r_i x (F_i t) + yaw torque along t - o x J o, with J = I_xy 1 + (I_z - I_xy) c c'.
+            mx, my, mz = moment_x * ax + moment_y * bx, moment_x * ay + moment_y * by, moment_x * az + moment_y * bz
+            spin = (inertia_z - inertia_xy) * (cx * ox + cy * oy + cz * oz)
+            qx = my * tz - mz * ty + yaw_torque * tx - spin * (oy * cz - oz * cy)
+            qy = mz * tx - mx * tz + yaw_torque * ty - spin * (oz * cx - ox * cz)
+            qz = mx * ty - my * tx + yaw_torque * tz - spin * (ox * cy - oy * cx)
+            along = (1 / inertia_z - 1 / inertia_xy) * (cx * qx + cy * qy + cz * qz)
+            drag = angular_damping * (1 + math.sqrt(ox * ox + oy * oy + oz * oz))
+            ox += dt * (qx / inertia_xy + along * cx - drag * ox)
+            oy += dt * (qy / inertia_xy + along * cy - drag * oy)
+            oz += dt * (qz / inertia_xy + along * cz - drag * oz)
+            drag = linear_damping * (1 + math.sqrt(vx * vx + vy * vy + vz * vz))
+            vx += dt * (thrust * tx / mass - drag * vx)
+            vy += dt * (thrust * ty / mass - drag * vy)
+            vz += dt * (thrust * tz / mass - drag * vz - gravity)
+            px, py, pz = px + dt * vx, py + dt * vy, pz + dt * vz
+            tx, ty, tz = cx, cy, cz
+            # The attitude turns by the new rate: exp(o dt / 2) times the quaternion.
+            angle = 0.5 * dt * math.sqrt(ox * ox + oy * oy + oz * oz)
+            share = 0.5 * dt * (math.sin(angle) / angle if angle > 0.0 else 1.0)
+            i, j, k, r = share * ox, share * oy, share * oz, math.cos(angle)
+            x, y, z, w = (
+                r * x + i * w + j * z - k * y,
+                r * y + j * w + k * x - i * z,
+                r * z + k * w + i * y - j * x,
+                r * w - i * x - j * y - k * z,
+            )
+            size = 1 / math.sqrt(x * x + y * y + z * z + w * w)
+            x, y, z, w = size * x, size * y, size * z, size * w
+        body[b] = (px, py, pz, x, y, z, w, tx, ty, tz, vx, vy, vz, ox, oy, oz)
 
 
-def _angular_acceleration(
-    config: DroneConfig, axes: FloatArray, thrust_axis: FloatArray, rate: FloatArray, wrench: FloatArray
-) -> FloatArray:
-    """J^-1 (tau - w x J w) in the world frame, `3 B`.
+@functools.cache
+def _kernel() -> Callable[[FloatArray, FloatArray, FloatArray, int], None]:
+    """Compile `_advance` on first use; the result is kept on disk where that is possible."""
+    import numba
 
-    tau = sum_i r_i x (F_i axis) + yaw torque along the (stale) thrust axis. With z the body axis,
-    J = I_xy 1 + (I_z - I_xy) z z', so neither J nor its inverse is ever formed.
-    """
-    upright = axes[2]
-    moment = wrench[1] * axes[0] + wrench[2] * axes[1]
-    spin = (config.inertia_xy - config.inertia_z) * np.einsum("ib,ib->b", upright, rate)
-    torque = _CROSS @ (_outer(moment, thrust_axis) + _outer(spin * rate, upright)) + wrench[3] * thrust_axis
-    along = (1.0 / config.inertia_z - 1.0 / config.inertia_xy) * np.einsum("ib,ib->b", upright, torque)
-    return torque / config.inertia_xy + along * upright
-
-
-def _exponential(rate: FloatArray, dt: float) -> FloatArray:
-    """Quaternion `4 B` of the rotation by rate dt."""
-    half = (0.5 * dt) * rate
-    angle = np.sqrt(np.einsum("ib,ib->b", half, half)) + _TINY
-    return np.concatenate((half * (np.sin(angle) / angle), np.cos(angle)[None]))
-
-
-def _outer(left: FloatArray, right: FloatArray) -> FloatArray:
-    """All products of components, `m B` and `n B` to `mn B`: bilinear maps become one matrix product."""
-    return (left[:, None] * right).reshape(left.shape[0] * right.shape[0], -1)
-
-
-def _bilinear(*rows: str) -> FloatArray:
-    """Matrix of bilinear forms; a row lists signed index pairs, "+01 -10" is l_0 r_1 - l_1 r_0."""
-    width = 1 + max(int(digit) for row in rows for pair in row.split() for digit in pair[1:])
-    matrix = np.zeros((len(rows), width * width))
-    for form, row in zip(matrix, rows, strict=True):
-        for pair in row.split():
-            form[width * int(pair[1]) + int(pair[2])] += 1.0 if pair[0] == "+" else -1.0
-    return matrix
-
-
-_TINY = 1e-300
-_CROSS = _bilinear("+12 -21", "+20 -02", "+01 -10")
-# The quaternion product left * right, components x, y, z, w.
-_AFTER = _bilinear("+30 +03 +12 -21", "+31 +13 +20 -02", "+32 +23 +01 -10", "+33 -00 -11 -22")
-# The body's x, y and z axis in the world, of a unit quaternion with itself.
-_AXES = _bilinear(
-    *("+33 +00 -11 -22", "+01 +01 +23 +23", "+02 +02 -13 -13"),
-    *("+01 +01 -23 -23", "+33 -00 +11 -22", "+12 +12 +03 +03"),
-    *("+02 +02 +13 +13", "+12 +12 -03 -03", "+33 -00 -11 +22"),
-)
+    try:
+        return numba.njit(cache=True)(_advance)
+    except RuntimeError:  # no place to keep it
+        return numba.njit(_advance)
