@@ -156,6 +156,8 @@ class BatchSwitchingEnv:
         """
         if self._state is None:
             raise ConfigError("call reset() before step()")
+        if np.shape(act) != (self.num_envs, self.physics.act_dim):
+            raise ConfigError(f"actions must have shape {(self.num_envs, self.physics.act_dim)}, got {np.shape(act)}")
         acted = self._walk.current
         act = np.clip(np.asarray(act, dtype=np.float64), self.physics.act_low, self.physics.act_high)
         params = {name: values[acted] for name, values in self._table.items()}
@@ -203,6 +205,7 @@ def _scale_table(contexts: Sequence[Context], act_dim: int) -> FloatArray | None
     for index, context in enumerate(contexts):
         if context.apply is not None:
             raise ConfigError(f"context {index} has a callable (apply); a batched environment takes parameters only")
-    scales = [np.broadcast_to(np.asarray(item.action_scale, dtype=np.float64), (act_dim,)) for item in contexts]
-    table = np.stack(scales)
+        if np.shape(context.action_scale) not in ((), (1,), (act_dim,)):
+            raise ConfigError(f"action_scale of context {index} must be one number or {act_dim} of them")
+    table = np.stack([np.broadcast_to(np.asarray(item.action_scale, np.float64), (act_dim,)) for item in contexts])
     return None if (table == 1.0).all() else table
