@@ -1,6 +1,5 @@
-"""Trajectories: collect, check, split, save and load."""
+"""Trajectories: collect (`mbrl_hdp.collect`), check, split, save and load."""
 
-from mbrl_hdp.data.collect import collect as collect
 from mbrl_hdp.data.files import load_trajectories as load_trajectories
 from mbrl_hdp.data.files import save_trajectories as save_trajectories
 from mbrl_hdp.data.trajectories import Episode as Episode

@@ -130,13 +130,13 @@ def _run_batch(
         terminals.append(np.array(terminated))
         lengths += is_running
         is_running = is_running & ~terminated & ~truncated
-    labels = _labels(contexts)
+    all_obs, all_acts, all_rewards, labels = np.stack(obs), np.stack(acts), np.stack(rewards), _labels(contexts)
     return [
         Episode(
-            obs=np.stack(obs[: length + 1])[:, row],
-            act=np.stack(acts[:length])[:, row],
+            obs=all_obs[: length + 1, row],
+            act=all_acts[:length, row],
             context=None if labels is None else labels[:length, row],
-            reward=np.stack(rewards[:length])[:, row],
+            reward=all_rewards[:length, row],
             terminated=bool(terminals[length - 1][row]),
         )
         for row, length in enumerate(lengths.tolist())
