@@ -163,7 +163,7 @@ class _CoreParameter:
         write_path(env.core, self.path, float(value))
 
 
-class CartPoleSwingUp(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+class CartPoleSwingUp(gymnasium.Env[FloatArray, NDArray[np.float32]]):
     """Swing a pole up from hanging and keep it there; observation x, v, theta, omega, reward cos(theta).
 
     The physics is gym-cartpole-swingup's; `force`, `gravity`, `friction`, `cart_mass`, `pole_mass`, `pole_length` and
@@ -186,7 +186,7 @@ class CartPoleSwingUp(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     def __init__(self, physics: CartPolePhysics | None = None, render_mode: str | None = None) -> None:
         self.physics = CartPolePhysics() if physics is None else physics
         self.render_mode = render_mode
-        self.observation_space = Box(-np.inf, np.inf, (4,), np.float32)
+        self.observation_space = Box(-np.inf, np.inf, (4,), np.float64)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32)
         self.actuation = self.physics.actuation
         self.core = _core(self.physics)
@@ -205,7 +205,7 @@ class CartPoleSwingUp(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[FloatArray, dict[str, Any]]:
         """Draw the first state; `options={"state": (x, v, theta, omega)}` sets it."""
         super().reset(seed=seed)
         start = self.physics.start(1, self.np_random)[0]
@@ -215,7 +215,7 @@ class CartPoleSwingUp(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._last_force = 0.0
         return self._obs(), {}
 
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
         """Apply the clipped action times `actuation` for one step of explicit Euler."""
         applied = self.actuation * min(max(float(np.asarray(action).reshape(-1)[0]), -1.0), 1.0)
         self.core.state = self.core._transition_fn(self.core.state, (applied,))
@@ -255,8 +255,8 @@ class CartPoleSwingUp(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         canvas.arrow((x, -0.4), (x + 0.05 * self._last_force, -0.4), (0, 114, 178))
         return canvas.frame()
 
-    def _obs(self) -> NDArray[np.float32]:
-        return np.array(self.core.state, dtype=np.float32)
+    def _obs(self) -> FloatArray:
+        return np.array(self.core.state, dtype=np.float64)
 
 
 def make_cartpole(
