@@ -36,7 +36,7 @@ class EpisodeBatch:
         is_observed: transitions that carry likelihood, `B T`; None means all of them.
     """
 
-    obs: Float[Tensor, "B T+1 S"]
+    obs: Float[Tensor, "B T1 S"]
     act: Float[Tensor, "B T A"]
     lengths: Int[Tensor, " B"]
     is_observed: Bool[Tensor, "B T"] | None = None

@@ -1,0 +1,91 @@
+"""What the core does with a rule's decision: Theorem 1, the policy form, the mask, and never losing every context."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mbrl_hdp.distil.distiller import apply_keep_mask, apply_keep_mask_full_width, keep_at_least, mask_chain
+from mbrl_hdp.probability.markov import stationary
+from mbrl_hdp.types import ContextChain, ContextPosterior
+
+CHAIN = ContextChain(
+    torch.tensor([0.5, 0.1, 0.3, 0.1], dtype=torch.float64),
+    torch.tensor(
+        [[0.8, 0.05, 0.1, 0.05], [0.3, 0.1, 0.5, 0.1], [0.2, 0.02, 0.7, 0.08], [0.1, 0.2, 0.1, 0.6]],
+        dtype=torch.float64,
+    ),
+)
+KEEP = torch.tensor([True, False, True, False])
+
+
+def test_apply_keep_mask_is_theorem_1():
+    reduced = apply_keep_mask(ContextPosterior(CHAIN), KEEP)
+    matrix = CHAIN.transition
+    inside, out = matrix[KEEP][:, KEEP], matrix[KEEP][:, ~KEEP]
+    back, away = matrix[~KEEP][:, KEEP], matrix[~KEEP][:, ~KEEP]
+    want = inside + out @ torch.linalg.inv(torch.eye(2, dtype=torch.float64) - away) @ back
+    torch.testing.assert_close(reduced.transition, want)
+    torch.testing.assert_close(reduced.initial, torch.tensor([0.625, 0.375], dtype=torch.float64))
+    law = stationary(matrix)[KEEP]
+    torch.testing.assert_close(reduced.transition.T @ law, law)
+
+
+def test_the_policy_form_holds_the_same_chain_at_full_width():
+    small = apply_keep_mask(ContextPosterior(CHAIN), KEEP)
+    full = apply_keep_mask_full_width(ContextPosterior(CHAIN), KEEP)
+    assert full.transition.shape == (4, 4)
+    assert full.transition[:, ~KEEP].abs().max() == 0
+    assert full.initial[~KEEP].abs().max() == 0
+    torch.testing.assert_close(full.transition[KEEP][:, KEEP], small.transition)
+    torch.testing.assert_close(full.initial[KEEP], small.initial)
+    away = CHAIN.transition[~KEEP][:, ~KEEP]
+    exits = torch.linalg.inv(torch.eye(2, dtype=torch.float64) - away) @ CHAIN.transition[~KEEP][:, KEEP]
+    torch.testing.assert_close(full.transition[~KEEP][:, KEEP], exits)
+
+
+def test_the_training_mask_zeroes_columns_and_does_not_renormalise():
+    masked = mask_chain(CHAIN, KEEP)
+    torch.testing.assert_close(masked.transition, CHAIN.transition * KEEP)
+    torch.testing.assert_close(masked.initial, CHAIN.initial * KEEP)
+    assert masked.transition[0].sum().item() < 0.95
+
+
+def test_the_mask_passes_gradients_to_kept_columns_only():
+    transition = CHAIN.transition.clone().requires_grad_()
+    mask_chain(ContextChain(CHAIN.initial, transition), KEEP).transition.sum().backward()
+    torch.testing.assert_close(transition.grad, KEEP.double().expand(4, 4))
+
+
+def test_at_least_one_context_survives():
+    nothing = torch.zeros(4, dtype=torch.bool)
+    kept = keep_at_least(ContextPosterior(CHAIN), nothing)
+    assert kept.tolist() == [True, False, False, False]  # the largest stationary mass
+    assert apply_keep_mask(ContextPosterior(CHAIN), nothing).transition.tolist() == [[1.0]]
+
+
+def test_the_minimum_is_filled_by_mass_and_keeps_what_was_kept():
+    only_last = torch.tensor([False, False, False, True])
+    assert keep_at_least(ContextPosterior(CHAIN), only_last, minimum=3).tolist() == [True, False, True, True]
+
+
+def test_dropped_slots_stay_dropped():
+    active = torch.tensor([False, True, True, True])
+    posterior = ContextPosterior(CHAIN, is_active=active)
+    assert keep_at_least(posterior, torch.tensor([True, False, True, False])).tolist() == [False, False, True, False]
+    kept = keep_at_least(posterior, torch.zeros(4, dtype=torch.bool), minimum=4)
+    assert kept.tolist() == active.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 10_000), st.integers(1, 6))
+def test_a_distilled_chain_is_stochastic_and_keeps_its_proportions(size, seed, minimum):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.rand(size + 1, size, generator=generator, dtype=torch.float64) ** 6 + 1e-9
+    rows = rows / rows.sum(-1, keepdim=True)
+    posterior = ContextPosterior(ContextChain(rows[0], rows[1:]))
+    keep = keep_at_least(posterior, torch.rand(size, generator=generator) < 0.5, minimum)
+    assert int(keep.sum()) >= min(minimum, size)
+    reduced = apply_keep_mask(posterior, keep)
+    torch.testing.assert_close(reduced.transition.sum(-1), torch.ones(int(keep.sum()), dtype=torch.float64))
+    law = stationary(rows[1:])[keep]
+    torch.testing.assert_close(stationary(reduced.transition), law / law.sum(), rtol=1e-6, atol=1e-9)
