@@ -52,6 +52,31 @@ class ContextDynamics(nn.Module, ABC):
     ) -> Float[Tensor, "batch S"]:
         """Draw the next observation of every row in its own context."""
 
+    def predict_blocks(
+        self,
+        obs: Float[Tensor, "paths rows S"],
+        act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
+        context: Int[Tensor, " paths"],
+    ) -> Float[Tensor, "paths rows S"]:
+        """Give the expected next observation where all rows of path p are in context[p].
+
+        Candidate plans that share context paths look like this: P paths, each with all candidates. Actions without the
+        path axis are the same on every path. A structure that can do without sorting rows by context overrides this.
+        """
+        rows, acts, contexts = _flatten_blocks(obs, act, context)
+        return self.predict(rows, acts, contexts).view_as(obs)
+
+    def sample_blocks(
+        self,
+        obs: Float[Tensor, "paths rows S"],
+        act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
+        context: Int[Tensor, " paths"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "paths rows S"]:
+        """Draw the next observation where all rows of path p are in context[p]; see `predict_blocks`."""
+        rows, acts, contexts = _flatten_blocks(obs, act, context)
+        return self.sample(rows, acts, contexts, generator).view_as(obs)
+
     @abstractmethod
     def log_prior(self) -> Float[Tensor, ""]:
         """Give log p(theta), the sum over all heads."""
@@ -70,3 +95,9 @@ class ContextDynamics(nn.Module, ABC):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(parameter[order].clone())
+
+
+def _flatten_blocks(obs: Tensor, act: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    num_paths, num_rows, _ = obs.shape
+    acts = act.expand(num_paths, num_rows, -1)
+    return obs.flatten(0, 1), acts.flatten(0, 1), context.repeat_interleave(num_rows)

@@ -4,7 +4,7 @@ Rows come in chunks that stay in the first-level cache, turned so that features 
 The hidden layer lives four units at a time in a scratch buffer and is never stored: it is computed again in the
 backward pass, so memory is linear in rows times contexts. Every inner loop runs along the batch and is what the
 compiler turns into vector instructions; ReLU is applied where a hidden unit is used, because an in-place pass over
-the buffer is not vectorised.
+the buffer is not vectorised. NaN keeps its meaning: a pair whose gradient is zero is skipped, never multiplied.
 
 Layout: inputs `N I` and targets `N O` are row-major; weights are `K H I` and `K O H`. `heads.py` holds the same
 mathematics in plain torch, and the tests hold one against the other.
@@ -12,10 +12,13 @@ mathematics in plain torch, and the tests hold one against the other.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
-from numba import njit
+
+from mbrl_hdp.probability.kernels import compiled
+
+# ruff: noqa: PLR0917 - compiled loops pass their arrays by position
 
 Array = np.ndarray[Any, Any]
 
@@ -23,21 +26,21 @@ BLOCK = 4  # terms summed per pass over a chunk; inputs, hidden units and output
 _CHUNK_NUMBERS = 8192  # numbers of one chunk (inputs and outputs): what fits beside the scratch in 32 KiB
 _ZERO = np.float32(0.0)
 
-# No NaN-related freedom: rows that hold NaN must stay NaN (and are skipped, not multiplied, when their gradient is 0).
-_jit = njit(fastmath={"contract", "reassoc", "nsz"}, error_model="numpy", cache=True, nogil=True)
 
-
-@_jit
+@compiled
+@no_type_check
 def _padded(size: int) -> int:
     return (size + BLOCK - 1) // BLOCK * BLOCK
 
 
-@_jit
+@compiled
+@no_type_check
 def _chunk_rows(num_inputs: int, num_outputs: int) -> int:
     return max(64, _CHUNK_NUMBERS // (num_inputs + num_outputs) // 64 * 64)
 
 
-@_jit
+@compiled
+@no_type_check
 def _pad_matrices(matrices: Array) -> Array:
     """Copy `K rows columns` with both sizes rounded up to the block, the rest zero."""
     num_heads, rows, columns = matrices.shape
@@ -46,14 +49,16 @@ def _pad_matrices(matrices: Array) -> Array:
     return out
 
 
-@_jit
+@compiled
+@no_type_check
 def _pad_vectors(vectors: Array) -> Array:
     out = np.zeros((vectors.shape[0], _padded(vectors.shape[1])), vectors.dtype)
     out[:, : vectors.shape[1]] = vectors
     return out
 
 
-@_jit
+@compiled
+@no_type_check
 def _hidden_unit(x: Array, weight: Array, bias: Array, unit: int, pre: Array, slot: int, rows: int) -> None:
     """pre[slot] = bias[unit] + weight[unit] @ x, before the ReLU."""
     for r in range(rows):
@@ -69,11 +74,12 @@ def _hidden_unit(x: Array, weight: Array, bias: Array, unit: int, pre: Array, sl
             pre[slot, r] = total
 
 
-@_jit
+@compiled
+@no_type_check
 def _forward_chunk(
     x: Array, weight: Array, bias: Array, out_weight: Array, out_bias: Array, out: Array, pre: Array, rows: int
 ) -> None:
-    """out = out_weight @ relu(weight @ x + bias) + out_bias for one head and one chunk."""
+    """Set out = out_weight @ relu(weight @ x + bias) + out_bias for one head and one chunk."""
     num_outputs = out_bias.shape[0]
     for o in range(num_outputs):
         for r in range(rows):
@@ -89,7 +95,8 @@ def _forward_chunk(
                 out[o, r] = total
 
 
-@_jit
+@compiled
+@no_type_check
 def gaussian_forward(
     inputs: Array,
     targets: Array,
@@ -134,7 +141,8 @@ def gaussian_forward(
                 log_prob[start + r, k] = offset[k] - np.float32(0.5) * distance[r]
 
 
-@_jit
+@compiled
+@no_type_check
 def _sum_products(x: Array, left: Array, total: Array, unit: int, rows: int) -> None:
     """total[unit + j] += x @ relu(left[j]) for j = 0, 1: two hidden units share every load of x."""
     for i in range(0, x.shape[0], BLOCK):
@@ -154,7 +162,8 @@ def _sum_products(x: Array, left: Array, total: Array, unit: int, rows: int) -> 
         _add_four(total, unit + 1, i, b0, b1, b2, b3)
 
 
-@_jit
+@compiled
+@no_type_check
 def _sum_gated_products(x: Array, pre: Array, up: Array, total: Array, unit: int, rows: int) -> None:
     """total[unit + j] += x @ (up[j] where pre[j] > 0) for j = 0, 1: the gradient passes where the ReLU was open."""
     for i in range(0, x.shape[0], BLOCK):
@@ -175,7 +184,8 @@ def _sum_gated_products(x: Array, pre: Array, up: Array, total: Array, unit: int
         _add_four(total, unit + 1, i, b0, b1, b2, b3)
 
 
-@_jit
+@compiled
+@no_type_check
 def _add_four(total: Array, row: int, column: int, t0: float, t1: float, t2: float, t3: float) -> None:
     total[row, column] += t0
     total[row, column + 1] += t1
@@ -183,7 +193,8 @@ def _add_four(total: Array, row: int, column: int, t0: float, t1: float, t2: flo
     total[row, column + 3] += t3
 
 
-@_jit
+@compiled
+@no_type_check
 def _backward_chunk(
     x: Array,
     error: Array,
@@ -206,7 +217,8 @@ def _backward_chunk(
         _sum_gated_products(x, pre, up, grad_weight, h, rows)
 
 
-@_jit
+@compiled
+@no_type_check
 def skip_threshold(log_prob: Array, offset: Array, grad: Array, share: float) -> float:
     """Give the contribution below which a (row, context) pair may be skipped.
 
@@ -224,7 +236,8 @@ def skip_threshold(log_prob: Array, offset: Array, grad: Array, share: float) ->
     return share * total / grad.size
 
 
-@_jit
+@compiled
+@no_type_check
 def _active_rows(log_prob: Array, offset: float, grad: Array, head: int, threshold: float, rows: Array) -> int:
     """List the rows whose contribution to `head` counts; pairs with a zero gradient never do."""
     count = 0
@@ -236,7 +249,8 @@ def _active_rows(log_prob: Array, offset: float, grad: Array, head: int, thresho
     return count
 
 
-@_jit
+@compiled
+@no_type_check
 def _load_chunk(
     inputs: Array, residual: Array, grad: Array, inverse_std: Array, head: int, picked: Array, x: Array, error: Array
 ) -> None:
@@ -251,7 +265,8 @@ def _load_chunk(
             error[o, r] = grad[picked[r], head] * precision * residual[head, o, picked[r]]
 
 
-@_jit
+@compiled
+@no_type_check
 def _output_gradients(
     residual: Array, error: Array, head: int, picked: Array, grad_bias: Array, grad_precision: Array
 ) -> None:
@@ -265,7 +280,8 @@ def _output_gradients(
         grad_precision[head, o] += weighted
 
 
-@_jit
+@compiled
+@no_type_check
 def gaussian_backward(
     inputs: Array,
     residual: Array,
@@ -318,7 +334,8 @@ def gaussian_backward(
     )
 
 
-@_jit
+@compiled
+@no_type_check
 def group_rows(context: Array, num_heads: int) -> tuple[Array, Array]:
     """Sort rows by context: the order and where each context's rows begin (`K+1`); an empty order if one is invalid."""
     starts = np.zeros(num_heads + 1, np.int64)
@@ -335,7 +352,8 @@ def group_rows(context: Array, num_heads: int) -> tuple[Array, Array]:
     return order, starts
 
 
-@_jit
+@compiled
+@no_type_check
 def segment_forward(
     inputs: Array,
     order: Array,

@@ -7,6 +7,7 @@ the compiled kernels of `head_kernels.py` where no gradient by the inputs is ask
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class ContextHeads(nn.Module):
         super().__init__()
         self.max_contexts = max_contexts
         sizes = [num_inputs, *hidden_sizes, num_outputs]
-        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        pairs = list(pairwise(sizes))
         self.weights = nn.ParameterList(torch.zeros(max_contexts, width, depth) for depth, width in pairs)
         self.biases = nn.ParameterList(torch.zeros(max_contexts, width) for _, width in pairs)
 
@@ -92,7 +93,7 @@ class ContextHeads(nn.Module):
         offset: Float[Tensor, " K"],
         skip_share: float = DEFAULT_SKIP_SHARE,
     ) -> Float[Tensor, "batch K"]:
-        """Give offset[k] - 1/2 sum_o ((targets - mean of head k) inverse_std)^2, the Gaussian log density of every head.
+        """Give the Gaussian log density of every head: offset[k] - 1/2 sum_o ((targets - mean_k) inverse_std)^2.
 
         Args:
             inputs: what the networks see.
@@ -201,7 +202,7 @@ def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _run_layers(layers: Sequence[tuple[Tensor, Tensor]], columns: Tensor) -> Tensor:
-    """Run `... inputs batch` (feature-major: several times faster than row-major at these widths) through the layers."""
+    """Run `... inputs batch` through the layers; feature-major, which these narrow layers like better."""
     for number, (weight, bias) in enumerate(layers):
         columns = weight @ (columns.relu() if number else columns) + bias[..., None]
     return columns

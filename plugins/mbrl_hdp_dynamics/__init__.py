@@ -1,1 +1,48 @@
-"""Built-in structures of the per-context transition model."""
+"""Built-in structures of the per-context transition model: `delta_mlp`, `linear`, `cartpole`, `drone`, `vehicle`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mbrl_hdp.hooks import PluginSpec, hookimpl
+from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp_dynamics.delta_mlp import (
+    CartpoleConfig,
+    DeltaMlpConfig,
+    DeltaMlpDynamics,
+    build_cartpole,
+    build_delta_mlp,
+)
+from mbrl_hdp_dynamics.drone import DroneConfig, DroneDynamics, build_drone
+from mbrl_hdp_dynamics.linear import LinearConfig, LinearDynamics, build_linear
+from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics
+from mbrl_hdp_dynamics.vehicle import VehicleConfig, VehicleDynamics, build_vehicle
+
+__all__ = [
+    "CartpoleConfig",
+    "DeltaMlpConfig",
+    "DeltaMlpDynamics",
+    "DroneConfig",
+    "DroneDynamics",
+    "HeadsConfig",
+    "LinearConfig",
+    "LinearDynamics",
+    "StructuredDynamics",
+    "VehicleConfig",
+    "VehicleDynamics",
+    "mbrl_hdp_register_dynamics",
+]
+
+
+@hookimpl
+def mbrl_hdp_register_dynamics() -> Iterable[PluginSpec[ContextDynamics]]:
+    """Register the built-in structures."""
+    return [
+        PluginSpec("delta_mlp", DeltaMlpConfig, build_delta_mlp, "a network per context for the change of any state"),
+        PluginSpec("linear", LinearConfig, build_linear, "an affine map per context: the switching linear model"),
+        PluginSpec("cartpole", CartpoleConfig, build_cartpole, "cart-pole: sine and cosine of the pole's angle"),
+        PluginSpec("drone", DroneConfig, build_drone, "drone: networks for accelerations, kinematics for the rest"),
+        PluginSpec(
+            "vehicle", VehicleConfig, build_vehicle, "cars: networks for speed and heading, kinematics for place"
+        ),
+    ]

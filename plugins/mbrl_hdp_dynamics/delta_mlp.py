@@ -1,0 +1,83 @@
+"""`delta_mlp`: next_obs = obs + network(obs, act), for any task; and `cartpole`, the same with the paper's features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, require_dimensions
+
+
+@dataclass
+class DeltaMlpConfig(HeadsConfig):
+    """Settings of `delta_mlp`."""
+
+    angles: list[int] = setting([], "observation columns that are angles: the networks see sine and cosine", at_least=0)
+
+
+@dataclass
+class CartpoleConfig(HeadsConfig):
+    """Settings of `cartpole`."""
+
+
+class DeltaMlpDynamics(StructuredDynamics):
+    """The change of every observation column from the observation and the action.
+
+    Angle columns (unwrapped, in radians) are seen as sine and cosine and predicted as angles.
+    """
+
+    def __init__(self, task: TaskSpec, config: HeadsConfig, angles: tuple[int, ...] = ()) -> None:
+        self.angles = angles
+        super().__init__(task, task.obs_dim + task.act_dim + len(angles), task.obs_dim, config)
+
+    def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch I"]:
+        """Give obs with every angle replaced by its sine and cosine, then act."""
+        if not self.angles:
+            return torch.cat([obs, act], -1)
+        parts: list[Tensor] = []
+        begin = 0
+        for column in self.angles:
+            angle = obs[..., column : column + 1]
+            parts += [obs[..., begin:column], angle.sin(), angle.cos()]
+            begin = column + 1
+        return torch.cat([*parts, obs[..., begin:], act], -1)
+
+    def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
+        """Give next_obs - obs."""
+        return next_obs - obs
+
+    def advance(self, obs: Float[Tensor, "*batch S"], change: Float[Tensor, "*batch O"]) -> Float[Tensor, "*batch S"]:
+        """Give obs + change."""
+        return obs + change
+
+
+def build_delta_mlp(config: DeltaMlpConfig, task: TaskSpec) -> DeltaMlpDynamics:
+    """Build `delta_mlp`.
+
+    Raises:
+        ConfigError: on settings out of range.
+    """
+    check_settings(config, "dynamics")
+    angles = tuple(sorted(config.angles))
+    if len(set(angles)) < len(angles) or any(column >= task.obs_dim for column in angles):
+        raise ConfigError(
+            f"dynamics.angles={list(config.angles)} must be different observation columns, each below {task.obs_dim}"
+        )
+    return DeltaMlpDynamics(task, config, angles)
+
+
+def build_cartpole(config: CartpoleConfig, task: TaskSpec) -> DeltaMlpDynamics:
+    """Build `cartpole`: features x, v, sin, cos, omega, a; targets the changes of x, v, theta, omega.
+
+    Raises:
+        ConfigError: if the task is not a cart-pole with angle observations.
+    """
+    check_settings(config, "dynamics")
+    require_dimensions("cartpole", task, 4, 1, "observations x, v, theta, omega and one force")
+    return DeltaMlpDynamics(task, config, angles=(2,))

@@ -1,0 +1,242 @@
+"""What the built-in structures share: scaled features, K heads, learned Gaussian noise, a step that knows the physics.
+
+next_obs = advance(obs, change), change ~ N(unscale(head_k(scale(features(obs, act)))), scale^2 std_k^2). A structure
+says what its features, its targets (the observed change) and its `advance` are; everything else is here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mbrl_hdp.errors import ConfigError, DataError
+from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.inference.heads import DEFAULT_SKIP_SHARE, ContextHeads
+from mbrl_hdp.settings import setting
+from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.scaler import ColumnScaler
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+@dataclass
+class HeadsConfig:
+    """Settings that every structure with networks has."""
+
+    hidden_sizes: list[int] = setting([128], "units of the hidden ReLU layers of every context's network", at_least=1)
+    weight_std: float = setting(0.1, "standard deviation of the Gaussian prior on weights and biases", above=0.0)
+    init_std: float = setting(0.1, "standard deviation of the starting weights and biases", above=0.0)
+    std_floor: float = setting(1e-3, "smallest noise std, in units of the target's spread", at_least=0.0, below=1.0)
+    skip_share: float = setting(
+        DEFAULT_SKIP_SHARE,
+        "share of all contributions to a gradient that may be left out for speed (single precision); 0 is exact",
+        at_least=0.0,
+        below=1.0,
+    )
+
+
+class StructuredDynamics(ContextDynamics):
+    """Per-context networks on scaled features, with a learned noise std per context and target.
+
+    The noise is std^2 = floor^2 + exp(2 raw_log_std), in units of the targets' spread; it starts at 1.
+
+    Attributes:
+        heads: the K networks.
+        raw_log_std: noise parameters, `K O`.
+        input_scaler: centre and scale of the features.
+        target_scaler: centre and scale of the targets.
+    """
+
+    def __init__(self, task: TaskSpec, num_inputs: int, num_targets: int, config: HeadsConfig) -> None:
+        super().__init__(task.max_contexts, task.obs_dim, task.act_dim)
+        self.config = config
+        self.heads = ContextHeads(task.max_contexts, num_inputs, num_targets, config.hidden_sizes)
+        self.raw_log_std = nn.Parameter(torch.zeros(task.max_contexts, num_targets))
+        self.input_scaler = ColumnScaler(num_inputs)
+        self.target_scaler = ColumnScaler(num_targets)
+        self._reset(torch.arange(task.max_contexts), torch.Generator().manual_seed(task.seed))
+
+    @abstractmethod
+    def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch I"]:
+        """Give what the networks see, in the data's units."""
+
+    @abstractmethod
+    def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
+        """Give the observed change that the networks predict."""
+
+    @abstractmethod
+    def advance(self, obs: Float[Tensor, "*batch S"], change: Float[Tensor, "*batch O"]) -> Float[Tensor, "*batch S"]:
+        """Give the next observation from the predicted change."""
+
+    def log_prob(
+        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
+    ) -> Float[Tensor, "batch K"]:
+        """Give log p(next_obs | obs, act, context=k) for every k, in the data's own units.
+
+        Raises:
+            DataError: on rows of the wrong width.
+        """
+        self._check_rows(obs, act, next_obs)
+        return self._log_density(self.features(obs, act), self.targets(obs, next_obs))
+
+    def predict(
+        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], context: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch S"]:
+        """Give the expected next observation of every row in its own context.
+
+        Raises:
+            DataError: on rows of the wrong width or a context that does not exist.
+        """
+        self._check_rows(obs, act)
+        return self._step(obs, act, context).to(obs.dtype)
+
+    def sample(
+        self,
+        obs: Float[Tensor, "batch S"],
+        act: Float[Tensor, "batch A"],
+        context: Int[Tensor, " batch"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "batch S"]:
+        """Draw the next observation of every row in its own context.
+
+        Raises:
+            DataError: on rows of the wrong width or a context that does not exist.
+        """
+        self._check_rows(obs, act)
+        return self._step(obs, act, context, NoiseSource(generator)).to(obs.dtype)
+
+    def predict_blocks(
+        self,
+        obs: Float[Tensor, "paths rows S"],
+        act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
+        context: Int[Tensor, " paths"],
+    ) -> Float[Tensor, "paths rows S"]:
+        """Give the expected next observation where all rows of path p are in context[p]; nothing is sorted."""
+        self._check_rows(obs, act)
+        return self._step(obs, act.expand(*obs.shape[:2], -1), context).to(obs.dtype)
+
+    def sample_blocks(
+        self,
+        obs: Float[Tensor, "paths rows S"],
+        act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
+        context: Int[Tensor, " paths"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "paths rows S"]:
+        """Draw the next observation where all rows of path p are in context[p]; nothing is sorted."""
+        self._check_rows(obs, act)
+        return self._step(obs, act.expand(*obs.shape[:2], -1), context, NoiseSource(generator)).to(obs.dtype)
+
+    def log_prior(self) -> Float[Tensor, ""]:
+        """Give log p(theta): independent N(0, weight_std^2) on all weights and biases; the noise std has none."""
+        values = list(self.heads.parameters())
+        count = sum(value.numel() for value in values)
+        squares = torch.stack([value.square().sum() for value in values]).sum() / self.config.weight_std**2
+        return -0.5 * squares - count * (math.log(self.config.weight_std) + 0.5 * _LOG_2PI)
+
+    def set_normaliser(
+        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
+    ) -> None:
+        """Fix the scales of inputs and targets from data; rows with missing values do not count.
+
+        Raises:
+            DataError: on rows of the wrong width, or if no complete row is left.
+        """
+        self._check_rows(obs, act, next_obs)
+        with torch.no_grad():
+            self._fit_scalers(self.features(obs, act), self.targets(obs, next_obs))
+
+    def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
+        """Draw fresh weights for the heads in `slots` and set their noise to the targets' spread."""
+        self._reset(slots, generator)
+
+    def noise_std(self) -> Float[Tensor, "K O"]:
+        """Give the noise std of every context and target, in units of the target's spread."""
+        return (self.config.std_floor**2 + (2.0 * self.raw_log_std).exp()).sqrt()
+
+    def _log_density(self, features: Tensor, targets: Tensor) -> Tensor:
+        std = self.noise_std()
+        has_density = self.target_scaler.scale > 0
+        offset = torch.where(has_density, -std.log() - 0.5 * _LOG_2PI, 0.0).sum(-1) - self.target_scaler.log_volume()
+        inverse_std = torch.where(has_density, 1.0 / std, 0.0)
+        inputs, scaled = self.input_scaler(features), self.target_scaler(targets)
+        return self.heads.log_density(inputs, scaled, inverse_std, offset, self.config.skip_share)
+
+    def _step(self, obs: Tensor, act: Tensor, context: Tensor, noise: NoiseSource | None = None) -> Tensor:
+        return self.advance(obs, self._change(self.features(obs, act), context, noise))
+
+    def _change(self, features: Tensor, context: Tensor, noise: NoiseSource | None) -> Tensor:
+        """Give the change of every row: its expectation, or a draw if there is noise."""
+        inputs = self.input_scaler(features)
+        is_blocks = inputs.ndim > 2
+        mean = self.heads.block_heads(inputs, context) if is_blocks else self.heads.own_head(inputs, context)
+        if noise is not None:
+            mean = mean + self._draw_noise(noise.like(mean), context)
+        return self.target_scaler.undo(mean)
+
+    def _draw_noise(self, standard: Tensor, context: Tensor) -> Tensor:
+        """Turn standard normal numbers (rows, or blocks that share a context) into the contexts' noise."""
+        std = self.noise_std()[context]
+        return standard * (std[:, None] if standard.ndim > 2 else std)
+
+    def _fit_scalers(self, features: Tensor, targets: Tensor) -> None:
+        is_complete = features.isfinite().all(-1) & targets.isfinite().all(-1)
+        self.input_scaler.fit(features[is_complete])
+        self.target_scaler.fit(targets[is_complete])
+
+    def _reset(self, slots: Tensor, generator: torch.Generator | None) -> None:
+        with torch.no_grad():
+            for value in self.heads.parameters():
+                drawn = torch.randn(len(slots), *value.shape[1:], generator=generator, dtype=value.dtype)
+                value[slots] = self.config.init_std * drawn.to(value.device)
+            self.raw_log_std[slots] = 0.5 * math.log1p(-(self.config.std_floor**2))
+
+    def _check_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor | None = None) -> None:
+        for name, rows, width in (("obs", obs, self.obs_dim), ("act", act, self.act_dim), ("next_obs", next_obs, None)):
+            if rows is not None and rows.shape[-1] != (self.obs_dim if width is None else width):
+                raise DataError(
+                    f"{name} has {rows.shape[-1]} columns, this model was built for obs_dim={self.obs_dim} and "
+                    f"act_dim={self.act_dim}"
+                )
+
+
+@dataclass(frozen=True)
+class NoiseSource:
+    """Where standard normal numbers come from."""
+
+    generator: torch.Generator | None
+
+    def like(self, values: Tensor) -> Tensor:
+        """Draw numbers in the shape, dtype and device of `values`."""
+        return torch.randn(values.shape, generator=self.generator, dtype=values.dtype, device=values.device)
+
+
+def require_dimensions(name: str, task: TaskSpec, obs_dim: int, act_dim: int, layout: str) -> None:
+    """Refuse a task whose observations or actions do not fit a structure.
+
+    Raises:
+        ConfigError: naming what the structure expects and what the task has.
+    """
+    if (task.obs_dim, task.act_dim) != (obs_dim, act_dim):
+        raise ConfigError(
+            f"dynamics={name} expects {layout}: obs_dim {obs_dim} and act_dim {act_dim}; this task has obs_dim "
+            f"{task.obs_dim} and act_dim {task.act_dim}. Use dynamics=delta_mlp, which fits any task"
+        )
+
+
+def require_dt(name: str, dt: float | None, task: TaskSpec) -> float:
+    """Give the seconds per step: the setting, else the task's.
+
+    Raises:
+        ConfigError: if neither says.
+    """
+    found = task.dt if dt is None else dt
+    if found is None:
+        raise ConfigError(f"dynamics={name} integrates positions and needs the seconds per step: set dynamics.dt")
+    if found <= 0:
+        raise ConfigError(f"dynamics.dt must be above 0, got {found:g}")
+    return found
