@@ -1,4 +1,4 @@
-"""Scaled messages as batched matrix products: for many contexts, and for devices other than the CPU."""
+"""Scaled messages as batched matrix products in torch: for devices other than the CPU, and to check `kernels`."""
 
 from __future__ import annotations
 

@@ -15,9 +15,6 @@ from mbrl_hdp.probability.exact import exact_derivatives, log_messages
 from mbrl_hdp.probability.scaling import Derivatives, Forward, scaled_likelihoods
 from mbrl_hdp.types import ContextChain
 
-# Up to here compiled loops are faster than matrix products (measured by benchmarks/bench_messages.py).
-MAX_KERNEL_CONTEXTS = 32
-
 
 class MessageInputs(NamedTuple):
     """What the messages are computed from: detached, on one device, the chain in float64."""
@@ -111,7 +108,7 @@ class MessagePass:
 
 
 def _engine_for(inputs: MessageInputs) -> ModuleType:
-    if inputs.log_lik.device.type != "cpu" or inputs.log_lik.shape[-1] > MAX_KERNEL_CONTEXTS:
+    if inputs.log_lik.device.type != "cpu":
         return batched
     from mbrl_hdp.probability import kernels  # numba takes a while to load
 
