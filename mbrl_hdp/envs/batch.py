@@ -16,29 +16,41 @@ FloatArray = NDArray[np.float64]
 
 
 class BatchPhysics(Protocol):
-    """The physics of a task, `B` independent copies at a time, in float64.
+    """The physics of a task, `B` independent copies at a time, in float64."""
 
-    Attributes:
-        obs_dim: width S of an observation.
-        act_dim: width A of an action.
-        act_low: lower action bounds, `A`.
-        act_high: upper action bounds, `A`.
-        dt: seconds per control step.
-        horizon: steps per episode; episodes are truncated there and never terminate.
-        defaults: every parameter that a context may set, with its value where no context does (a number, or A of
-            them).
-    """
+    @property
+    def obs_dim(self) -> int:
+        """Width S of an observation."""
+        ...
 
-    obs_dim: int
-    act_dim: int
-    act_low: FloatArray
-    act_high: FloatArray
-    dt: float
-    horizon: int
+    @property
+    def act_dim(self) -> int:
+        """Width A of an action."""
+        ...
+
+    @property
+    def act_low(self) -> FloatArray:
+        """Lower action bounds, `A`."""
+        ...
+
+    @property
+    def act_high(self) -> FloatArray:
+        """Upper action bounds, `A`."""
+        ...
+
+    @property
+    def dt(self) -> float:
+        """Seconds per control step."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """Steps per episode; episodes are truncated there and never terminate."""
+        ...
 
     @property
     def defaults(self) -> Mapping[str, float | Sequence[float]]:
-        """Every parameter that a context may set, and its value where no context does."""
+        """Every parameter that a context may set, with its value where no context does (a number, or A of them)."""
         ...
 
     def start(self, num: int, rng: np.random.Generator) -> Any:
@@ -112,6 +124,8 @@ class BatchSwitchingEnv:
         self.chain = check_chain(chain or MarkovChain.symmetric(len(contexts)), len(contexts))
         self._table = _parameter_table(self.contexts, physics)
         self._scales = _scale_table(self.contexts, physics.act_dim)
+        self._bounds = (np.asarray(physics.act_low, np.float64), np.asarray(physics.act_high, np.float64))
+        self._reporter = physics if isinstance(physics, ReportsInfo) else None
         self._walk = ChainWalk(self.chain, num_envs)
         self._rng = np.random.default_rng()
         self._chain_rng = np.random.default_rng()
@@ -159,7 +173,7 @@ class BatchSwitchingEnv:
         if np.shape(act) != (self.num_envs, self.physics.act_dim):
             raise ConfigError(f"actions must have shape {(self.num_envs, self.physics.act_dim)}, got {np.shape(act)}")
         acted = self._walk.current
-        act = np.clip(np.asarray(act, dtype=np.float64), self.physics.act_low, self.physics.act_high)
+        act = np.minimum(np.maximum(np.asarray(act, dtype=np.float64), self._bounds[0]), self._bounds[1])
         params = {name: values[acted] for name, values in self._table.items()}
         applied = act if self._scales is None else act * self._scales[acted]
         self._state = self.physics.step(self._state, applied, params)
@@ -172,10 +186,10 @@ class BatchSwitchingEnv:
 
     def sample_actions(self, rng: np.random.Generator) -> FloatArray:
         """Draw uniform random actions, `B A`."""
-        return rng.uniform(self.physics.act_low, self.physics.act_high, (self.num_envs, self.physics.act_dim))
+        return rng.uniform(*self._bounds, (self.num_envs, self.physics.act_dim))
 
     def _info(self) -> dict[str, Any]:
-        return self.physics.info(self._state) if isinstance(self.physics, ReportsInfo) else {}
+        return {} if self._reporter is None else self._reporter.info(self._state)
 
 
 def _parameter_table(contexts: Sequence[Context], physics: BatchPhysics) -> dict[str, FloatArray]:

@@ -7,6 +7,7 @@ import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -84,17 +85,17 @@ class CartPolePhysics:
         """Width of an action."""
         return 1
 
-    @property
+    @cached_property
     def act_low(self) -> FloatArray:
         """Lower action bound."""
         return np.array([-1.0])
 
-    @property
+    @cached_property
     def act_high(self) -> FloatArray:
         """Upper action bound."""
         return np.array([1.0])
 
-    @property
+    @cached_property
     def defaults(self) -> Mapping[str, float]:
         """Every parameter that a context may set."""
         return {name: getattr(self, name) for name in CONTEXT_PARAMETERS}
@@ -105,38 +106,41 @@ class CartPolePhysics:
 
     def observe(self, state: FloatArray) -> FloatArray:
         """Give x, v, theta, omega, `B 4`."""
-        return state
+        return state.copy()
 
     def step(self, state: FloatArray, act: FloatArray, params: Mapping[str, FloatArray]) -> FloatArray:
         """Give the states `B 4` after one step; `act` is `B 1`, parameters are `B`."""
-        values = {name: params.get(name, getattr(self, name)) for name in CONTEXT_PARAMETERS}
-        position, velocity, angle, rate = state.T
-        cart_acc, pole_acc = self._accelerations(velocity, angle, rate, act[:, 0], values)
-        following = np.empty_like(state)
-        following[:, 0] = position + velocity * self.dt
-        following[:, 1] = velocity + cart_acc * self.dt
-        following[:, 2] = angle + rate * self.dt
-        following[:, 3] = rate + pole_acc * self.dt
-        return following
+        change = np.empty_like(state)
+        change[:, 0::2] = state[:, 1::2]
+        accelerations = self._accelerations(state.T, act[:, 0], {**self.defaults, **params})
+        change[:, 1], change[:, 3] = accelerations
+        change *= self.dt
+        change += state
+        return change
 
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:  # noqa: ARG002
         """Give cos(theta) of the next state, `B`."""
         return np.cos(next_obs[:, 2])
 
     @staticmethod
-    def _accelerations(
-        velocity: FloatArray, angle: FloatArray, rate: FloatArray, act: FloatArray, values: Mapping[str, Any]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Give x'' and theta'' of a cart that carries an un-actuated rod."""
-        sin, cos = np.sin(angle), np.cos(angle)
-        pole_mass, length, gravity = values["pole_mass"], values["pole_length"], values["gravity"]
+    def _accelerations(state: FloatArray, act: FloatArray, values: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
+        """Give x'' and theta'' of a cart that carries an un-actuated rod; `state` is `4 B`, all else `B` or a number.
+
+        M = m_c + m_p, f = actuation F a - b v:
+        (4 M - 3 m_p cos^2) x''       = -2 m_p l w^2 sin     + 3 m_p g sin cos + 4 f
+        (4 M - 3 m_p cos^2) l theta'' = -3 m_p l w^2 sin cos + 6 M g sin       + 6 f cos
+        """
+        _, velocity, angle, rate = state
+        pole_mass, gravity = values["pole_mass"], values["gravity"]
         total_mass = values["cart_mass"] + pole_mass
-        push = values["actuation"] * act * values["force"] - values["friction"] * velocity
-        swing = pole_mass * length * rate**2 * sin
-        cart = -2.0 * swing + 3.0 * pole_mass * gravity * sin * cos + 4.0 * push
-        pole = -3.0 * swing * cos + 6.0 * total_mass * gravity * sin + 6.0 * push * cos
-        inertia = 4.0 * total_mass - 3.0 * pole_mass * cos**2
-        return cart / inertia, pole / (length * inertia)
+        sin, cos = np.sin(angle), np.cos(angle)
+        push = values["actuation"] * values["force"] * act - values["friction"] * velocity
+        push -= (0.5 * pole_mass * values["pole_length"]) * rate * rate * sin
+        weight = gravity * sin
+        inertia = 4.0 * total_mass - (3.0 * pole_mass) * cos * cos
+        cart = (4.0 * push + (3.0 * pole_mass) * weight * cos) / inertia
+        pole = 6.0 * (push * cos + total_mass * weight) / (values["pole_length"] * inertia)
+        return cart, pole
 
 
 CONTEXT_PARAMETERS = ("actuation", "force", "gravity", "friction", "cart_mass", "pole_mass", "pole_length")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,8 +34,7 @@ _KINDS = {
 _NEEDED = {"markov": ("matrix",), "non_markovian": ("matrix",), "schedule": ("sequence",)}
 
 
-@dataclass(frozen=True)
-class WalkState:
+class WalkState(NamedTuple):
     """What a chain may look at when it proposes the next contexts of `B` walks.
 
     Attributes:
@@ -122,7 +121,7 @@ class MarkovChain(Chain):
             raise ConfigError(f"initial has {len(self.initial)} entries, but matrix has {num_contexts} rows")
         super().__init__(num_contexts, cool_off, counter_at_reset)
         self._cumulative = _cumulative(self.matrix)
-        self._cumulative_initial = _cumulative(self.initial)
+        self._cumulative_initial = _cumulative(self.initial[None, :])
 
     @classmethod
     def symmetric(
@@ -147,11 +146,11 @@ class MarkovChain(Chain):
 
     def first(self, uniform: FloatArray, obs: FloatArray | None) -> IntArray:  # noqa: ARG002
         """Draw from `initial`."""
-        return _draw(np.broadcast_to(self._cumulative_initial, (len(uniform), self.num_contexts)), uniform)
+        return _draw(self._cumulative_initial, uniform)
 
     def propose(self, uniform: FloatArray, state: WalkState) -> IntArray:
         """Draw from `matrix[current]`."""
-        return _draw(self._cumulative[state.current], uniform)
+        return _draw(self._cumulative.take(state.current, axis=1), uniform)
 
     def with_counter(self) -> tuple[FloatArray, FloatArray]:
         """Give the same process as a plain Markov chain over (context, steps left in the cool-off).
@@ -183,7 +182,7 @@ class NonMarkovianChain(MarkovChain):
 
     def propose(self, uniform: FloatArray, state: WalkState) -> IntArray:
         """Draw from `matrix[previous]`."""
-        return _draw(self._cumulative[state.previous], uniform)
+        return _draw(self._cumulative.take(state.previous, axis=1), uniform)
 
     def with_counter(self) -> tuple[FloatArray, FloatArray]:
         """Refuse: the process is not Markovian in (context, steps left)."""
@@ -326,9 +325,9 @@ class ChainWalk:
         """Draw the contexts that act on the next step, `num`; `obs` is what the last step led to, `num S`."""
         uniform = rng.random(self.num)
         self._num_steps += 1
-        self._left = np.maximum(self._left - 1, 0)
+        self._left = self._left - 1
         proposed = self.chain.propose(uniform, WalkState(self._current, self._previous, self._num_steps, obs))
-        is_switch = (self._left == 0) & (proposed != self._current)
+        is_switch = (self._left <= 0) & (proposed != self._current)
         if is_switch.any():
             self._previous = np.where(is_switch, self._current, self._previous)
             self._current = np.where(is_switch, proposed, self._current)
@@ -422,12 +421,15 @@ def _stochastic(name: str, values: ArrayLike, ndim: int) -> FloatArray:
 
 
 def _cumulative(probabilities: FloatArray) -> FloatArray:
-    """Cumulative sums that are exactly 1 from the last possible context on, so that no rounding reaches beyond it."""
+    """Cumulative sums of every row, as columns, without the last.
+
+    They are exactly 1 from the last possible context on, so that no rounding reaches beyond it.
+    """
     cumulative = probabilities.cumsum(-1)
-    rest = probabilities[..., ::-1].cumsum(-1)[..., ::-1]
-    beyond = np.concatenate([rest[..., 1:], np.zeros_like(rest[..., :1])], axis=-1)
-    return np.where(beyond > 0.0, cumulative, 1.0)
+    rest = probabilities[:, ::-1].cumsum(-1)[:, ::-1]
+    return np.where(rest[:, 1:] > 0.0, cumulative[:, :-1], 1.0).T.copy()
 
 
 def _draw(cumulative: FloatArray, uniform: FloatArray) -> IntArray:
-    return (uniform[:, None] >= cumulative).sum(-1)
+    """Invert the law: count the cumulative sums (one row each) that the uniform numbers reach."""
+    return (uniform >= cumulative).sum(0)
