@@ -119,5 +119,5 @@ class HdpGuide(nn.Module):
 def enumerated_loss(settings: HdpSettings, heads: Heads, data: Data, guide: Any) -> Tensor:
     """Give Pyro's negative bound, differentiable; `guide` takes no argument."""
     estimator = TraceEnum_ELBO(max_plate_nesting=1)
-    loss: Tensor = estimator.differentiable_loss(lambda: enumerated_model(settings, heads, data), lambda: guide())
+    loss: Tensor = estimator.differentiable_loss(lambda: enumerated_model(settings, heads, data), guide)
     return loss
