@@ -17,15 +17,21 @@ from mbrl_hdp.errors import DataError, did_you_mean
 SCHEMA_VERSION = 1
 """Version of the file's layout; a file without one is a user's own, with the same array names."""
 
+# What numpy and zipfile raise on damaged bytes; RuntimeError and MemoryError for headers that claim the impossible.
+_DAMAGE = (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
+
 _FIELDS = tuple(field.name for field in fields(Trajectories))
 
 
 def save_npz(data: Trajectories, path: str | Path) -> None:
-    """Write every array under its own name, with the schema's version; the file appears whole or not at all."""
+    """Write every array under its own name; the file appears whole or not at all.
+
+    `schema_version` tells the layout, `contents` the names of the arrays: a zip file can lose one to damage unnoticed.
+    """
     arrays = {name: getattr(data, name) for name in _FIELDS}
     present = {name: array for name, array in arrays.items() if array is not None}
     with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, schema_version=SCHEMA_VERSION, **present)
+        np.savez(file, allow_pickle=False, schema_version=SCHEMA_VERSION, contents=list(present), **present)
 
 
 def load_npz(path: str | Path, allow_missing: bool = False) -> Trajectories:
@@ -45,6 +51,9 @@ def load_npz(path: str | Path, allow_missing: bool = False) -> Trajectories:
             f"{path} has schema_version {version}, this program reads up to {SCHEMA_VERSION}: "
             "update mbrl-hdp, or save the file again with this one"
         )
+    lost = [name for name in arrays.pop("contents", np.array([])).ravel().tolist() if name not in arrays]
+    if lost:
+        raise DataError(f"{path} is damaged: its array {lost[0]!r} is gone")
     unknown = [name for name in arrays if name not in _FIELDS]
     if "obs" not in arrays or unknown:
         problem = f"unknown array {unknown[0]!r}: {did_you_mean(unknown[0], _FIELDS)}" if unknown else "no array 'obs'"
@@ -65,5 +74,5 @@ def _read_arrays(path: Path) -> dict[str, Any]:
             return {name: content[name] for name in content.files}
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGE as error:
         raise DataError(f"{path} cannot be read as an .npz file (damaged or of another kind): {error}") from error

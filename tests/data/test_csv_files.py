@@ -1,3 +1,5 @@
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -179,6 +181,19 @@ def test_files_that_are_no_text(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(DataError, match=r"folder\.csv cannot be read"):
         load_trajectories(tmp_path / "folder.csv")
+
+
+EDITS = st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.sampled_from([*"0123456789.-+eEna,\n\r \t\"'x;_#", ""])))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edits=EDITS, allow_missing=st.booleans())
+def test_a_file_with_slips_is_loaded_or_refused(edits, allow_missing, tmp_path):
+    cells = list(GOOD)
+    for place, character in edits:
+        cells[place] = character
+    with contextlib.suppress(DataError):
+        assert load_text("".join(cells), tmp_path, allow_missing).num_transitions >= 1
 
 
 def test_an_overlong_cell_is_refused(tmp_path):

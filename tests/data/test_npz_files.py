@@ -1,3 +1,4 @@
+import contextlib
 import os
 import zipfile
 
@@ -93,6 +94,22 @@ def test_damaged_files_are_refused(full_data, tmp_path):
         file.writestr("obs", "hello")
     with pytest.raises(DataError, match=r"zip\.npz"):
         load_trajectories(tmp_path / "zip.npz")
+
+
+def test_any_damage_is_refused_or_harmless(tmp_path):
+    path = tmp_path / "data.npz"
+    data = Trajectories(np.ones((1, 3, 1)), context=[[0, 1]])
+    data.save(path)
+    good, rng, num_refused = path.read_bytes(), np.random.default_rng(0), 0
+    for _ in range(1000):
+        content = bytearray(good)
+        content[rng.integers(len(good))] = rng.integers(256)
+        path.write_bytes(content)
+        with contextlib.suppress(DataError):
+            assert load_trajectories(path) == data
+            continue
+        num_refused += 1
+    assert num_refused > 500
 
 
 def test_a_single_array_is_refused(tmp_path):
