@@ -43,8 +43,9 @@ def forward_pass(
     probs = torch.empty_like(lik)
     scale = lik.new_empty(num_steps, batch)
     lowest = lik.new_ones(batch)
-    arrays = (value.numpy() for value in (initial, transition, lik, lengths, probs, scale, lowest))
-    _forward_loops(*arrays)
+    columns = transition.T.contiguous()
+    inputs = (initial, columns, (transition > 0).any(0), lik, lengths)
+    _forward_loops(*(value.numpy() for value in (*inputs, probs, scale, lowest)))
     return Forward(lik, probs, scale, offset + scale.log().sum(0), lowest >= SMALLEST)
 
 
@@ -64,24 +65,30 @@ def backward_pass(
 
 @compiled
 @no_type_check
-def _forward_loops(initial, transition, lik, lengths, probs, scale, lowest):  # noqa: PLR0917
+def _forward_loops(initial, columns, can_enter, lik, lengths, probs, scale, lowest):  # noqa: PLR0917
     num_steps, num_contexts, batch = lik.shape
-    columns = transition.T.copy()
     low, total = np.empty(batch), np.empty(batch)
     for t in range(num_steps):
-        if t == 0:
-            probs[0] = initial.reshape(-1, 1)
-        else:
+        _fill(low, 1.0)
+        _fill(total, 0.0)
+        if t > 0:
             np.dot(columns, probs[t - 1], probs[t])
-        low[:] = 1.0
-        total[:] = 0.0
         for k in range(num_contexts):
-            if initial[k] > 0.0 if t == 0 else columns[k].max() > 0.0:
+            if t == 0:
+                _fill(probs[t, k], initial[k])
+            if initial[k] > 0.0 if t == 0 else can_enter[k]:
                 _lower(low, probs[t, k])
             _weigh(probs[t, k], lik[t, k], total)
         _close_step(t, lengths, low, total, scale, lowest)
         for k in range(num_contexts):
             _scale(probs[t, k], total)
+
+
+@compiled
+@no_type_check
+def _fill(row, value):
+    for b in range(len(row)):
+        row[b] = value
 
 
 @compiled
@@ -125,25 +132,34 @@ def _scale(row, factors):
 @no_type_check
 def _backward_loops(transition, lik, probs, scale, lengths, weights, marginals, by_initial, by_transition, largest):  # noqa: PLR0917
     num_steps, num_contexts, batch = lik.shape
-    backward = np.ones((num_contexts, batch))
-    ratio = np.empty((num_contexts, batch))
+    backward, ratio = np.empty((num_contexts, batch)), np.empty((num_contexts, batch))
+    inverse = np.empty(batch)
     pairs = np.empty((num_contexts, num_contexts))
     for t in range(num_steps - 1, -1, -1):
-        inverse = 1.0 / scale[t]
+        for b in range(batch):
+            inverse[b] = 1.0 / scale[t, b]
         for k in range(num_contexts):
+            _restart(backward[k], t + 1, lengths)
             _combine(probs[t, k], lik[t, k], backward[k], inverse, marginals[t, k], ratio[k], largest)
         if t > 0:
             np.dot(transition, ratio, backward)
-            for k in range(num_contexts):
-                _restart(backward[k], t, lengths)
         for k in range(num_contexts):
             _scale(ratio[k], weights)
         if t > 0:
             np.dot(probs[t - 1], ratio.T, pairs)
-            by_transition += pairs
-        else:
             for k in range(num_contexts):
-                by_initial[k] = ratio[k].sum()
+                _add(by_transition[k], pairs[k])
+    # After the first step the ratios are its weighted likelihood * backward message.
+    for k in range(num_contexts):
+        for b in range(batch):
+            by_initial[k] += ratio[k, b] if num_steps > 0 else 0.0
+
+
+@compiled
+@no_type_check
+def _add(row, values):
+    for b in range(len(row)):
+        row[b] += values[b]
 
 
 @compiled
