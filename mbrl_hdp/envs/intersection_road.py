@@ -1,0 +1,136 @@
+"""The four-way intersection as arrays: the lanes of highway-env's road, in its order, for many points at once.
+
+Metres, y points south. Corners: 0 south, 1 west, 2 north, 3 east. Every corner has an incoming lane, a right turn, a
+left turn, a way straight on, and the exit to its right.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+CORNERS = {"south": 0, "west": 1, "north": 2, "east": 3}
+LANE_WIDTH = 4.0
+SPEED_LIMIT = 10.0
+RIGHT_RADIUS = LANE_WIDTH + 5.0
+LEFT_RADIUS = RIGHT_RADIUS + LANE_WIDTH
+OUTER_DISTANCE = RIGHT_RADIUS + 0.5 * LANE_WIDTH
+ACCESS_LENGTH = 100.0
+_LANES_PER_CORNER = 5
+_INCOMING, _RIGHT, _LEFT, _STRAIGHT, _EXIT = range(_LANES_PER_CORNER)
+
+
+class Frames(NamedTuple):
+    """Points in the frames of all 20 lanes: along and across (to the right), `B 20` each."""
+
+    along: FloatArray
+    across: FloatArray
+
+
+class _Lane(NamedTuple):
+    """One lane: a straight line from `anchor` along `heading`, or an arc about `anchor`."""
+
+    anchor: tuple[float, float]
+    heading: float
+    length: float
+    priority: int
+    radius: float = np.inf
+    turn: float = 0.0
+
+
+def _lane(corner: int, kind: int) -> _Lane:
+    """Build the lane of the south corner, turned to its own."""
+    angle = 0.5 * np.pi * corner
+    priority = 3 if corner % 2 else 1
+    half, outer = 0.5 * LANE_WIDTH, OUTER_DISTANCE
+    north, east = angle - 0.5 * np.pi, angle
+    if kind == _INCOMING:
+        return _Lane(_turned(corner, half, ACCESS_LENGTH + outer), north, ACCESS_LENGTH, priority)
+    if kind == _RIGHT:
+        length = 0.5 * np.pi * RIGHT_RADIUS
+        return _Lane(_turned(corner, outer, outer), north, length, priority, RIGHT_RADIUS, 1.0)
+    if kind == _LEFT:
+        length = 0.5 * np.pi * LEFT_RADIUS
+        return _Lane(_turned(corner, half - LEFT_RADIUS, outer), north, length, priority - 1, LEFT_RADIUS, -1.0)
+    if kind == _STRAIGHT:
+        return _Lane(_turned(corner, half, outer), north, 2.0 * outer, priority)
+    return _Lane(_turned(corner, outer, half), east, ACCESS_LENGTH, priority)
+
+
+def _turned(corner: int, x: float, y: float) -> tuple[float, float]:
+    for _ in range(corner):
+        x, y = -y, x
+    return x, y
+
+
+_TABLE = [_lane(corner, kind) for corner in range(4) for kind in range(_LANES_PER_CORNER)]
+NUM_LANES = len(_TABLE)
+LENGTH: FloatArray = np.array([lane.length for lane in _TABLE])
+PRIORITY: IntArray = np.array([lane.priority for lane in _TABLE])
+_ANCHOR: FloatArray = np.array([lane.anchor for lane in _TABLE])
+_HEADING: FloatArray = np.array([lane.heading for lane in _TABLE])
+_RADIUS: FloatArray = np.array([lane.radius for lane in _TABLE])
+_TURN: FloatArray = np.array([lane.turn for lane in _TABLE])
+_CURVATURE: FloatArray = _TURN / _RADIUS
+_DIRECTION: FloatArray = np.stack((np.cos(_HEADING), np.sin(_HEADING)), axis=1)
+_IS_ARC = np.isfinite(_RADIUS)
+_ARCS = np.flatnonzero(_IS_ARC)
+# An arc about its anchor begins at this polar angle.
+_PHASE: FloatArray = _HEADING - 0.5 * np.pi * _TURN
+
+
+def route_lanes(origin: str, destination: str) -> IntArray:
+    """Give the three lanes from one corner to another: incoming, across, exit."""
+    start, end = CORNERS[origin], CORNERS[destination]
+    kind = {3: _RIGHT, 1: _LEFT, 2: _STRAIGHT}[(end - start) % 4]
+    exit_owner = (end + 1) % 4  # a corner's last lane is the exit of the corner to its right
+    first = _LANES_PER_CORNER * start
+    return np.array([first + _INCOMING, first + kind, _LANES_PER_CORNER * exit_owner + _EXIT])
+
+
+def lane_frames(position: FloatArray) -> Frames:
+    """Give the coordinates of points `B 2` along and across every lane."""
+    delta = position[:, None] - _ANCHOR
+    dx, dy = delta[..., 0], delta[..., 1]
+    along = dx * _DIRECTION[:, 0] + dy * _DIRECTION[:, 1]
+    across = dy * _DIRECTION[:, 0] - dx * _DIRECTION[:, 1]
+    x, y = dx[:, _ARCS], dy[:, _ARCS]
+    radius, turn = _RADIUS[_ARCS], _TURN[_ARCS]
+    along[:, _ARCS] = turn * radius * wrapped(np.arctan2(y, x) - _PHASE[_ARCS])
+    across[:, _ARCS] = turn * (radius - np.hypot(x, y))
+    return Frames(along, across)
+
+
+def lane_heading(lane: IntArray, along: FloatArray) -> FloatArray:
+    """Give the heading of lanes at distances along them; arrays of one shape."""
+    return _HEADING[lane] + _CURVATURE[lane] * along
+
+
+def lane_position(lane: IntArray, along: FloatArray) -> FloatArray:
+    """Give the points on the middle of lanes at distances along them, `... 2`."""
+    straight = _ANCHOR[lane] + along[..., None] * _DIRECTION[lane]
+    is_arc = _IS_ARC[lane]
+    if not is_arc.any():
+        return straight
+    polar = _PHASE[lane] + _CURVATURE[lane] * along
+    radius = np.where(is_arc, _RADIUS[lane], 0.0)
+    arc = _ANCHOR[lane] + radius[..., None] * np.stack((np.cos(polar), np.sin(polar)), axis=-1)
+    return np.where(is_arc[..., None], arc, straight)
+
+
+def closest_lane(frames: Frames, heading: FloatArray) -> IntArray:
+    """Give the lane nearest to each car, `B`: distance in metres plus difference in heading in radians."""
+    along, across = frames
+    outside = np.maximum(along - LENGTH, 0.0) + np.maximum(-along, 0.0)
+    angle = np.abs(wrapped(heading[:, None] - (_HEADING + _CURVATURE * along)))
+    return np.argmin(np.abs(across) + outside + angle, axis=1)
+
+
+def wrapped(angle: FloatArray) -> FloatArray:
+    """Give the same angles within [-pi, pi]."""
+    return angle - 2.0 * np.pi * np.rint(angle / (2.0 * np.pi))

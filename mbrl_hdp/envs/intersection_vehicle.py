@@ -1,0 +1,119 @@
+"""The left-turn task's numbers, and the two car models: how a pose moves, and when two cars touch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrl_hdp.envs.intersection_road import CORNERS, FloatArray
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.settings import check_settings, setting
+
+CAR_LENGTH, CAR_WIDTH = 5.0, 2.0
+VEHICLES = ("bicycle_2020", "slip")
+
+
+@dataclass(frozen=True)
+class IntersectionConfig:
+    """The left-turn task; every number of it. The road itself is highway-env's."""
+
+    vehicle: str = setting(
+        "bicycle_2020",
+        "car model of both cars: the bicycle of highway-env in 2020 (no slip angle), or the slip model of today's",
+        choices=VEHICLES,
+    )
+    dt: float = setting(0.1, "seconds per step", above=0.0, at_most=0.5)
+    horizon: int = setting(100, "steps per episode", at_least=1)
+    max_acceleration: float = setting(5.0, "acceleration of an action of 1, m/s^2", above=0.0)
+    max_steering: float = setting(math.pi / 4, "steering angle of an action of 1, rad", above=0.0, below=math.pi / 2)
+    max_speed: float = setting(40.0, "speed, forwards or backwards, beyond which the car is slowed down", above=0.0)
+    ego_longitudinal: float = setting(100.0, "start of the ego along its lane from the south, m", at_least=0.0)
+    ego_speed: float = setting(10.0, "speed of the ego at the start, m/s")
+    social_from: str = setting("north", "where the social car comes from", choices=tuple(CORNERS))
+    social_to: str = setting("west", "where the social car goes", choices=tuple(CORNERS))
+    social_longitudinal: float = setting(99.0, "start of the social car along its first lane, m", at_least=0.0)
+    social_speed: float = setting(11.0, "speed of the social car at the start, also its target speed, m/s", above=0.0)
+    idm_max_acceleration: float = setting(6.0, "largest acceleration and braking of the social car, m/s^2", above=0.0)
+    idm_comfort_acceleration: float = setting(6.0, "its comfortable acceleration, m/s^2", above=0.0)
+    idm_comfort_braking: float = setting(3.0, "its comfortable braking, m/s^2", above=0.0)
+    idm_jam_distance: float = setting(2.0, "distance it keeps at rest, centre to centre, m", at_least=0.0)
+    idm_time_gap: float = setting(1.5, "time gap it keeps, s", at_least=0.0)
+    idm_exponent: float = setting(4.0, "exponent of its speed term", above=0.0)
+    goal_y: float = setting(-2.0, "y of the exit lane, m")
+    lane_weight: float = setting(5.0, "weight of exp(-|y - goal_y| / lane_scale) in the reward", at_least=0.0)
+    lane_scale: float = setting(8.0, "distance over which that term falls, m", above=0.0)
+    heading_weight: float = setting(1.0, "weight of exp(-|1 + cos h|) in the reward", at_least=0.0)
+    speed_weight: float = setting(0.1, "weight of |v| / speed_scale in the reward", at_least=0.0)
+    speed_scale: float = setting(70.0, "speed of one unit of that term, m/s", above=0.0)
+    steering_weight: float = setting(0.05, "weight of the squared steering action in the reward", at_least=0.0)
+
+    def __post_init__(self) -> None:
+        check_settings(self, "intersection")
+        if self.social_from == self.social_to:
+            raise ConfigError(f"intersection.social_to must differ from social_from, both are {self.social_to!r}")
+
+
+def advance(
+    config: IntersectionConfig, pose: FloatArray, steering: FloatArray, acceleration: FloatArray, dt: float
+) -> FloatArray:
+    """Move cars for one explicit Euler step; all updates from the old pose.
+
+    bicycle_2020: p += v (cos h, sin h) dt, h += v tan(delta) / L dt, v += a dt.
+    slip: with beta = atan(tan(delta) / 2), p += v (cos(h + beta), sin(h + beta)) dt, h += v sin(beta) / (L / 2) dt.
+
+    Args:
+        config: names the model and the soft speed limit.
+        pose: x, y, heading, speed, `B 4`.
+        steering: angles delta in rad, `B`.
+        acceleration: m/s^2, `B`.
+        dt: seconds.
+    """
+    x, y, heading, speed = pose.T
+    if config.vehicle == "slip":
+        slip = np.arctan(0.5 * np.tan(steering))
+        course, turn = heading + slip, np.sin(slip) / (0.5 * CAR_LENGTH)
+    else:
+        course, turn = heading, np.tan(steering) / CAR_LENGTH
+    acceleration = np.where(speed > config.max_speed, np.minimum(acceleration, config.max_speed - speed), acceleration)
+    acceleration = np.where(
+        speed < -config.max_speed, np.maximum(acceleration, -config.max_speed - speed), acceleration
+    )
+    moved = np.empty_like(pose)
+    moved[:, 0] = x + speed * np.cos(course) * dt
+    moved[:, 1] = y + speed * np.sin(course) * dt
+    moved[:, 2] = heading + speed * turn * dt
+    moved[:, 3] = speed + acceleration * dt
+    return moved
+
+
+def observation(ego: FloatArray, social: FloatArray) -> FloatArray:
+    """Give x, y, vx, vy, cos h, sin h of the ego, then of the social car, `B 12`: absolute, raw units."""
+    rows = [_kinematics(pose) for pose in (ego, social)]
+    return np.concatenate(rows, axis=1)
+
+
+def _kinematics(pose: FloatArray) -> FloatArray:
+    cos, sin = np.cos(pose[:, 2]), np.sin(pose[:, 2])
+    return np.stack((pose[:, 0], pose[:, 1], pose[:, 3] * cos, pose[:, 3] * sin, cos, sin), axis=1)
+
+
+def center_distance(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Give the distances `B` between the centres of cars with poses `B 4`."""
+    return np.hypot(first[:, 0] - second[:, 0], first[:, 1] - second[:, 1])
+
+
+def cars_overlap(first: FloatArray, second: FloatArray) -> NDArray[np.bool_]:
+    """Tell whether two 5 x 2 m rectangles overlap, `B`: no side of either separates them."""
+    apart = second[:, :2] - first[:, :2]
+    is_separated = np.zeros(len(first), dtype=np.bool_)
+    cos, sin = (np.abs(function(first[:, 2] - second[:, 2])) for function in (np.cos, np.sin))
+    for pose in (first, second):
+        along = np.abs(np.cos(pose[:, 2]) * apart[:, 0] + np.sin(pose[:, 2]) * apart[:, 1])
+        across = np.abs(np.cos(pose[:, 2]) * apart[:, 1] - np.sin(pose[:, 2]) * apart[:, 0])
+        reach_along = 0.5 * (CAR_LENGTH + CAR_LENGTH * cos + CAR_WIDTH * sin)
+        reach_across = 0.5 * (CAR_WIDTH + CAR_LENGTH * sin + CAR_WIDTH * cos)
+        is_separated |= (along > reach_along) | (across > reach_across)
+    return ~is_separated
