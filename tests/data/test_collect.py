@@ -220,6 +220,7 @@ FLAT = Box(-1, 1, (2,))
         (Walk(act_space=Box(-np.inf, 1, (2,))), {}, "cannot draw random actions from the unbounded"),
         (Walk(act_space=Box(0, 3, (2,), np.int64)), {}, "action space must hold floats"),
         (Walk(2), {"num_episodes": 0}, "num_episodes must be at least 1, got 0"),
+        (Walk(2), {"seed": -1}, "seed must be at least 0, got -1"),
         (Walk(2), {"max_steps": 0}, "max_steps must be at least 1, got 0"),
         (Walk(2), {"agent": "random"}, "needs a method act"),
         ("CartPole-v1", {}, "cannot collect from str"),

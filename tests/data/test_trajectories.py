@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 import mbrl_hdp
 from mbrl_hdp.data import Episode, Trajectories
@@ -49,6 +50,15 @@ def test_single_episode_gets_the_episode_axis():
 def test_float32_stays_and_the_rest_becomes_float64(given, kept):
     data = Trajectories(obs=np.ones((1, 3, 1), given), act=np.ones((1, 2, 1), given), reward=np.ones((1, 2), given))
     assert data.obs.dtype == data.act.dtype == data.reward.dtype == kept
+
+
+def test_tensors_are_taken_unless_they_carry_a_gradient():
+    obs = torch.arange(8.0).reshape(2, 4, 1)
+    data = Trajectories(obs)
+    assert data.obs.dtype == np.float32
+    assert data.obs.ravel().tolist() == list(range(8))
+    with pytest.raises(DataError, match=r"obs cannot be read as one array.*grad"):
+        Trajectories(obs.requires_grad_())
 
 
 def test_arrays_are_copied():
