@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mbrl_hdp.envs.batch import BatchPhysics as BatchPhysics
     from mbrl_hdp.envs.batch import BatchSwitchingEnv as BatchSwitchingEnv
     from mbrl_hdp.envs.chains import Chain as Chain
-    from mbrl_hdp.envs.chains import ChainWalk as ChainWalk
     from mbrl_hdp.envs.chains import MarkovChain as MarkovChain
     from mbrl_hdp.envs.chains import NonMarkovianChain as NonMarkovianChain
     from mbrl_hdp.envs.chains import PositionStripes as PositionStripes
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
     from mbrl_hdp.envs.chains import StateDependentChain as StateDependentChain
     from mbrl_hdp.envs.switching import Context as Context
     from mbrl_hdp.envs.switching import SwitchingContext as SwitchingContext
+    from mbrl_hdp.envs.walk import ChainWalk as ChainWalk
 
 # Loaded on first use, so that registering stays quick and silent.
 _LAZY = {
     "BatchPhysics": "batch",
     "BatchSwitchingEnv": "batch",
     "Chain": "chains",
-    "ChainWalk": "chains",
+    "ChainWalk": "walk",
     "Context": "switching",
     "MarkovChain": "chains",
     "NonMarkovianChain": "chains",

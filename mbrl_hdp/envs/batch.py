@@ -8,8 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrl_hdp.envs.chains import Chain, ChainWalk, MarkovChain, check_chain
+from mbrl_hdp.envs.chains import Chain, MarkovChain, check_chain
 from mbrl_hdp.envs.switching import Context, chain_generator
+from mbrl_hdp.envs.walk import ChainWalk
 from mbrl_hdp.errors import ConfigError, did_you_mean
 
 FloatArray = NDArray[np.float64]

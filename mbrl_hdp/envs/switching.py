@@ -12,8 +12,9 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import ArrayLike, NDArray
 
-from mbrl_hdp.envs.chains import Chain, ChainWalk, chain_from_config, check_chain
+from mbrl_hdp.envs.chains import Chain, chain_from_config, check_chain
 from mbrl_hdp.envs.rendering import ContextStrips
+from mbrl_hdp.envs.walk import ChainWalk
 from mbrl_hdp.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
