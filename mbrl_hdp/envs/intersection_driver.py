@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mbrl_hdp.envs import intersection_road as road
 from mbrl_hdp.envs.intersection_road import FloatArray, Frames, IntArray
-from mbrl_hdp.envs.intersection_vehicle import CAR_LENGTH, CAR_WIDTH, IntersectionConfig, advance
+from mbrl_hdp.envs.intersection_vehicle import CAR_LENGTH, CAR_WIDTH, IntersectionConfig, coast
 
 BoolArray = NDArray[np.bool_]
 
@@ -55,7 +55,8 @@ def look(ego: FloatArray, social: FloatArray) -> View:
     """Find both cars (poses `B 4`) on the road."""
     num = len(ego)
     frames = road.lane_frames(np.concatenate((ego[:, :2], social[:, :2])))
-    ego_frames, social_frames = Frames(*(part[:num] for part in frames)), Frames(*(part[num:] for part in frames))
+    ego_frames = Frames(frames.along[:, :num], frames.across[:, :num])
+    social_frames = Frames(frames.along[:, num:], frames.across[:, num:])
     return View(ego, social, ego_frames, social_frames, road.closest_lane(social_frames, social[:, 2]))
 
 
@@ -136,16 +137,15 @@ def _conflict_ahead(
     config: IntersectionConfig, route: IntArray, stage: IntArray, view: View, ego_steering: FloatArray
 ) -> BoolArray:
     """Do the cars meet within 3 s, the ego holding its steering and both their speeds?"""
-    is_conflict = np.zeros(len(stage), dtype=np.bool_)
-    along = _pick(view.social_frames.along, view.social_lane)
-    ego, still = view.ego, np.zeros(len(stage))
-    for number in range(1, _NUM_FORECASTS + 1):
-        ego = advance(config, ego, ego_steering, still, _FORECAST_STEP)
-        place, heading = _along_route(route, stage, along + view.social[:, 3] * (number * _FORECAST_STEP))
-        is_near = np.hypot(*(place - ego[:, :2]).T) <= CAR_LENGTH
-        if is_near.any():
-            is_conflict |= is_near & _drawn_cars_meet(place, heading, ego[:, :2], ego[:, 2])
-    return is_conflict
+    times = _FORECAST_STEP * np.arange(1, _NUM_FORECASTS + 1)[:, None]
+    along = _pick(view.social_frames.along, view.social_lane) + view.social[:, 3] * times
+    place, heading = _along_route(route, np.broadcast_to(stage, along.shape), along)
+    ego = coast(config, view.ego, ego_steering, _FORECAST_STEP, _NUM_FORECASTS)
+    x, y = place[..., 0] - ego[..., 0], place[..., 1] - ego[..., 1]
+    is_near = x * x + y * y <= CAR_LENGTH**2
+    is_conflict = np.zeros_like(is_near)
+    is_conflict[is_near] = _drawn_cars_meet(place[is_near], heading[is_near], ego[is_near][:, :2], ego[is_near][:, 2])
+    return np.any(is_conflict, axis=0)
 
 
 def _along_route(route: IntArray, stage: IntArray, along: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -201,8 +201,8 @@ _GRID: FloatArray = np.array([(x, y) for x in (-1.0, 0.0, 1.0) for y in (-1.0, 0
 
 
 def _pick(table: FloatArray, lane: IntArray) -> FloatArray:
-    """Give each car's entry for its lane, `B 20` to `B`."""
-    return table[np.arange(len(lane)), lane]
+    """Give each car's entry for its lane, `20 B` to `B`."""
+    return table[lane, np.arange(len(lane))]
 
 
 def _not_zero(value: FloatArray, least: float = 1e-2) -> FloatArray:

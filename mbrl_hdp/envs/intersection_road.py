@@ -1,4 +1,4 @@
-"""The four-way intersection as arrays: the lanes of highway-env's road, in its order, for many points at once.
+"""The four-way intersection as arrays: the lanes of highway-env's road, for many points at once.
 
 Metres, y points south. Corners: 0 south, 1 west, 2 north, 3 east. Every corner has an incoming lane, a right turn, a
 left turn, a way straight on, and the exit to its right.
@@ -21,12 +21,13 @@ RIGHT_RADIUS = LANE_WIDTH + 5.0
 LEFT_RADIUS = RIGHT_RADIUS + LANE_WIDTH
 OUTER_DISTANCE = RIGHT_RADIUS + 0.5 * LANE_WIDTH
 ACCESS_LENGTH = 100.0
-_LANES_PER_CORNER = 5
-_INCOMING, _RIGHT, _LEFT, _STRAIGHT, _EXIT = range(_LANES_PER_CORNER)
+# The arcs first: their rows are then one slice of every table.
+_RIGHT, _LEFT, _INCOMING, _STRAIGHT, _EXIT = range(5)
+_NUM_ARCS = 8
 
 
 class Frames(NamedTuple):
-    """Points in the frames of all 20 lanes: along and across (to the right), `B 20` each."""
+    """Points in the frames of all 20 lanes: along and across (to the right), `20 B` each."""
 
     along: FloatArray
     across: FloatArray
@@ -68,7 +69,7 @@ def _turned(corner: int, x: float, y: float) -> tuple[float, float]:
     return x, y
 
 
-_TABLE = [_lane(corner, kind) for corner in range(4) for kind in range(_LANES_PER_CORNER)]
+_TABLE = [_lane(corner, kind) for kind in range(5) for corner in range(4)]
 NUM_LANES = len(_TABLE)
 LENGTH: FloatArray = np.array([lane.length for lane in _TABLE])
 PRIORITY: IntArray = np.array([lane.priority for lane in _TABLE])
@@ -78,8 +79,10 @@ _RADIUS: FloatArray = np.array([lane.radius for lane in _TABLE])
 _TURN: FloatArray = np.array([lane.turn for lane in _TABLE])
 _CURVATURE: FloatArray = _TURN / _RADIUS
 _DIRECTION: FloatArray = np.stack((np.cos(_HEADING), np.sin(_HEADING)), axis=1)
-_IS_ARC = np.isfinite(_RADIUS)
-_ARCS = np.flatnonzero(_IS_ARC)
+# The same for all points of a column.
+_COLUMN_X, _COLUMN_Y = _ANCHOR[:, :1], _ANCHOR[:, 1:]
+_COLUMN_COS, _COLUMN_SIN = _DIRECTION[_NUM_ARCS:, :1], _DIRECTION[_NUM_ARCS:, 1:]
+_ARC_RADIUS, _ARC_TURN = _RADIUS[:_NUM_ARCS, None], _TURN[:_NUM_ARCS, None]
 # An arc about its anchor begins at this polar angle.
 _PHASE: FloatArray = _HEADING - 0.5 * np.pi * _TURN
 
@@ -89,20 +92,18 @@ def route_lanes(origin: str, destination: str) -> IntArray:
     start, end = CORNERS[origin], CORNERS[destination]
     kind = {3: _RIGHT, 1: _LEFT, 2: _STRAIGHT}[(end - start) % 4]
     exit_owner = (end + 1) % 4  # a corner's last lane is the exit of the corner to its right
-    first = _LANES_PER_CORNER * start
-    return np.array([first + _INCOMING, first + kind, _LANES_PER_CORNER * exit_owner + _EXIT])
+    return np.array([4 * _INCOMING + start, 4 * kind + start, 4 * _EXIT + exit_owner])
 
 
 def lane_frames(position: FloatArray) -> Frames:
-    """Give the coordinates of points `B 2` along and across every lane."""
-    delta = position[:, None] - _ANCHOR
-    dx, dy = delta[..., 0], delta[..., 1]
-    along = dx * _DIRECTION[:, 0] + dy * _DIRECTION[:, 1]
-    across = dy * _DIRECTION[:, 0] - dx * _DIRECTION[:, 1]
-    x, y = dx[:, _ARCS], dy[:, _ARCS]
-    radius, turn = _RADIUS[_ARCS], _TURN[_ARCS]
-    along[:, _ARCS] = turn * radius * wrapped(np.arctan2(y, x) - _PHASE[_ARCS])
-    across[:, _ARCS] = turn * (radius - np.hypot(x, y))
+    """Give the coordinates of points `B 2` along and across every lane, `20 B`."""
+    x, y = position[:, 0] - _COLUMN_X, position[:, 1] - _COLUMN_Y
+    along, across = np.empty_like(x), np.empty_like(x)
+    arc_x, arc_y, x, y = x[:_NUM_ARCS], y[:_NUM_ARCS], x[_NUM_ARCS:], y[_NUM_ARCS:]
+    along[:_NUM_ARCS] = _ARC_TURN * _ARC_RADIUS * wrapped(np.arctan2(arc_y, arc_x) - _PHASE[:_NUM_ARCS, None])
+    across[:_NUM_ARCS] = _ARC_TURN * (_ARC_RADIUS - np.sqrt(arc_x * arc_x + arc_y * arc_y))
+    along[_NUM_ARCS:] = x * _COLUMN_COS + y * _COLUMN_SIN
+    across[_NUM_ARCS:] = y * _COLUMN_COS - x * _COLUMN_SIN
     return Frames(along, across)
 
 
@@ -114,7 +115,7 @@ def lane_heading(lane: IntArray, along: FloatArray) -> FloatArray:
 def lane_position(lane: IntArray, along: FloatArray) -> FloatArray:
     """Give the points on the middle of lanes at distances along them, `... 2`."""
     straight = _ANCHOR[lane] + along[..., None] * _DIRECTION[lane]
-    is_arc = _IS_ARC[lane]
+    is_arc = lane < _NUM_ARCS
     if not is_arc.any():
         return straight
     polar = _PHASE[lane] + _CURVATURE[lane] * along
@@ -126,9 +127,9 @@ def lane_position(lane: IntArray, along: FloatArray) -> FloatArray:
 def closest_lane(frames: Frames, heading: FloatArray) -> IntArray:
     """Give the lane nearest to each car, `B`: distance in metres plus difference in heading in radians."""
     along, across = frames
-    outside = np.maximum(along - LENGTH, 0.0) + np.maximum(-along, 0.0)
-    angle = np.abs(wrapped(heading[:, None] - (_HEADING + _CURVATURE * along)))
-    return np.argmin(np.abs(across) + outside + angle, axis=1)
+    outside = np.abs(along - 0.5 * LENGTH[:, None]) - 0.5 * LENGTH[:, None]
+    angle = wrapped(heading - (_HEADING[:, None] + _CURVATURE[:, None] * along))
+    return np.argmin(np.abs(across) + np.maximum(outside, 0.0) + np.abs(angle), axis=0)
 
 
 def wrapped(angle: FloatArray) -> FloatArray:

@@ -72,21 +72,46 @@ def advance(
         dt: seconds.
     """
     x, y, heading, speed = pose.T
-    if config.vehicle == "slip":
-        slip = np.arctan(0.5 * np.tan(steering))
-        course, turn = heading + slip, np.sin(slip) / (0.5 * CAR_LENGTH)
-    else:
-        course, turn = heading, np.tan(steering) / CAR_LENGTH
-    acceleration = np.where(speed > config.max_speed, np.minimum(acceleration, config.max_speed - speed), acceleration)
-    acceleration = np.where(
-        speed < -config.max_speed, np.maximum(acceleration, -config.max_speed - speed), acceleration
-    )
+    slip, turn = _bend(config, steering)
+    course = heading + slip
     moved = np.empty_like(pose)
     moved[:, 0] = x + speed * np.cos(course) * dt
     moved[:, 1] = y + speed * np.sin(course) * dt
     moved[:, 2] = heading + speed * turn * dt
-    moved[:, 3] = speed + acceleration * dt
+    moved[:, 3] = speed + _limited(config, speed, acceleration) * dt
     return moved
+
+
+def coast(config: IntersectionConfig, pose: FloatArray, steering: FloatArray, dt: float, num_steps: int) -> FloatArray:
+    """Give the poses `num_steps B 4` of cars that hold steering and speed: `advance` again and again."""
+    _, _, heading, speed = pose.T
+    speeds = [speed]
+    for _ in range(num_steps):
+        speeds.append(speeds[-1] + _limited(config, speeds[-1], np.zeros_like(speed)) * dt)
+    travelled = np.stack(speeds[:-1]) * dt
+    slip, turn = _bend(config, steering)
+    headings = heading + np.concatenate((np.zeros((1, len(pose))), np.cumsum(travelled * turn, axis=0)))
+    course = headings[:-1] + slip
+    x = pose[:, 0] + np.cumsum(travelled * np.cos(course), axis=0)
+    y = pose[:, 1] + np.cumsum(travelled * np.sin(course), axis=0)
+    return np.stack((x, y, headings[1:], np.stack(speeds[1:])), axis=-1)
+
+
+def _bend(config: IntersectionConfig, steering: FloatArray) -> tuple[FloatArray | float, FloatArray]:
+    """Give the angle between course and heading, and the turn per metre travelled."""
+    if config.vehicle == "slip":
+        slip = np.arctan(0.5 * np.tan(steering))
+        return slip, np.sin(slip) / (0.5 * CAR_LENGTH)
+    return 0.0, np.tan(steering) / CAR_LENGTH
+
+
+def _limited(config: IntersectionConfig, speed: FloatArray, acceleration: FloatArray) -> FloatArray:
+    """Pull speeds beyond the limit back to it; the rest accelerate as they wish."""
+    excess = np.clip(speed, -config.max_speed, config.max_speed) - speed
+    if not excess.any():
+        return acceleration
+    slowed = np.where(excess < 0.0, np.minimum(acceleration, excess), np.maximum(acceleration, excess))
+    return np.where(excess == 0.0, acceleration, slowed)
 
 
 def observation(ego: FloatArray, social: FloatArray) -> FloatArray:
@@ -107,13 +132,21 @@ def center_distance(first: FloatArray, second: FloatArray) -> FloatArray:
 
 def cars_overlap(first: FloatArray, second: FloatArray) -> NDArray[np.bool_]:
     """Tell whether two 5 x 2 m rectangles overlap, `B`: no side of either separates them."""
+    is_overlap = center_distance(first, second) <= np.hypot(CAR_LENGTH, CAR_WIDTH)
+    near = np.flatnonzero(is_overlap)
+    if near.size:
+        is_overlap[near] = _no_side_separates(first[near], second[near])
+    return is_overlap
+
+
+def _no_side_separates(first: FloatArray, second: FloatArray) -> NDArray[np.bool_]:
     apart = second[:, :2] - first[:, :2]
     is_separated = np.zeros(len(first), dtype=np.bool_)
     cos, sin = (np.abs(function(first[:, 2] - second[:, 2])) for function in (np.cos, np.sin))
+    reach_along = 0.5 * (CAR_LENGTH + CAR_LENGTH * cos + CAR_WIDTH * sin)
+    reach_across = 0.5 * (CAR_WIDTH + CAR_LENGTH * sin + CAR_WIDTH * cos)
     for pose in (first, second):
         along = np.abs(np.cos(pose[:, 2]) * apart[:, 0] + np.sin(pose[:, 2]) * apart[:, 1])
         across = np.abs(np.cos(pose[:, 2]) * apart[:, 1] - np.sin(pose[:, 2]) * apart[:, 0])
-        reach_along = 0.5 * (CAR_LENGTH + CAR_LENGTH * cos + CAR_WIDTH * sin)
-        reach_across = 0.5 * (CAR_WIDTH + CAR_LENGTH * sin + CAR_WIDTH * cos)
         is_separated |= (along > reach_along) | (across > reach_across)
     return ~is_separated
