@@ -52,7 +52,7 @@ def backward_pass(
     marginals = forward.probs.clone()
     by_initial = transition.new_zeros(len(transition))
     by_transition = torch.zeros_like(transition)
-    backward = torch.ones_like(marginals[0]) if len(marginals) else None
+    backward = marginals.new_ones(marginals.shape[1:])
     for t in range(len(marginals) - 1, -1, -1):
         marginals[t] *= backward
         ratio = (forward.lik[t] / forward.scale[t]).mul_(backward).clamp_(max=LARGEST)

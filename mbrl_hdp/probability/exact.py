@@ -47,7 +47,7 @@ def log_messages(
             predicted = (forward[:, t - 1, :, None] + log_transition).logsumexp(-2)
         is_inside = (t < lengths)[:, None]
         forward[:, t] = torch.where(is_inside, predicted + log_lik[:, t], -torch.inf)
-        evidence = torch.where(t == lengths - 1, forward[:, t].logsumexp(-1), evidence)
+        evidence = torch.where(lengths == t + 1, forward[:, t].logsumexp(-1), evidence)
     return LogMessages(forward, _log_backward(log_transition, log_lik, lengths), evidence)
 
 

@@ -26,9 +26,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
     try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no writable cache directory
-        return numba.njit(**options)(function)  # type: ignore[no-any-return]
+        return numba.njit(**options)(function)
 
 
 def forward_pass(
@@ -65,7 +65,7 @@ def backward_pass(
 
 @compiled
 @no_type_check
-def _forward_loops(initial, columns, can_enter, lik, lengths, probs, scale, lowest):  # noqa: PLR0917
+def _forward_loops(initial, columns, can_enter, lik, lengths, probs, scale, lowest):
     num_steps, num_contexts, batch = lik.shape
     low, total = np.empty(batch), np.empty(batch)
     for t in range(num_steps):
@@ -109,7 +109,7 @@ def _weigh(row, lik, total):
 
 @compiled
 @no_type_check
-def _close_step(t, lengths, low, total, scale, lowest):  # noqa: PLR0917
+def _close_step(t, lengths, low, total, scale, lowest):
     """Record the normaliser and the smallest prediction; turn the totals into factors."""
     for b in range(len(total)):
         is_inside = t < lengths[b]
@@ -130,7 +130,7 @@ def _scale(row, factors):
 
 @compiled
 @no_type_check
-def _backward_loops(transition, lik, probs, scale, lengths, weights, marginals, by_initial, by_transition, largest):  # noqa: PLR0917
+def _backward_loops(transition, lik, probs, scale, lengths, weights, marginals, by_initial, by_transition, largest):
     num_steps, num_contexts, batch = lik.shape
     backward, ratio = np.empty((num_contexts, batch)), np.empty((num_contexts, batch))
     inverse = np.empty(batch)
@@ -164,7 +164,7 @@ def _add(row, values):
 
 @compiled
 @no_type_check
-def _combine(probs, lik, backward, inverse, marginal, ratio, largest):  # noqa: PLR0917
+def _combine(probs, lik, backward, inverse, marginal, ratio, largest):
     for b in range(len(probs)):
         marginal[b] = probs[b] * backward[b]
         value = lik[b] * inverse[b] * backward[b]

@@ -1,0 +1,130 @@
+"""Messages and their gradient (by the chain and by every log-likelihood) against Pyro and dynamax, on one thread.
+
+    python -m benchmarks messages
+
+dynamax needs JAX and is not in the lock; its rows appear when it is installed beside the package, for example in a
+second environment: `pip install dynamax` there, `pip install -e .`, then the command above. JAX works in float32 as it
+comes, ours in float64 inside. Every peer's evidence is compared with ours before the clocks start.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer import TraceEnum_ELBO
+from pyro.ops.indexing import Vindex
+from torch import Tensor
+
+from benchmarks.report import Row, time_pair
+from mbrl_hdp.probability import log_evidence
+from mbrl_hdp.types import ContextChain
+
+BATCH = NUM_STEPS = 100
+
+
+class Problem(NamedTuple):
+    """Leaves whose gradients are asked for.
+
+    `before` is the law of the context before the first move: Pyro's DiscreteHMM begins there.
+    """
+
+    before: Tensor
+    transition: Tensor
+    log_lik: Tensor
+
+
+def problem(num_contexts: int) -> Problem:
+    """Make a dense random chain and random log-likelihoods, float32."""
+    generator = torch.Generator().manual_seed(0)
+    before = torch.rand(num_contexts, generator=generator).softmax(0)
+    transition = torch.rand(num_contexts, num_contexts, generator=generator).mul(3).softmax(1)
+    log_lik = 2 * torch.randn(BATCH, NUM_STEPS, num_contexts, generator=generator)
+    return Problem(*(value.requires_grad_() for value in (before, transition, log_lik)))
+
+
+def ours(leaves: Problem) -> float:
+    """Compute the summed evidence and its gradient with our messages."""
+    chain = ContextChain(leaves.before @ leaves.transition, leaves.transition)
+    evidence = log_evidence(chain, leaves.log_lik).sum()
+    torch.autograd.grad(evidence, leaves)
+    return float(evidence.detach())
+
+
+def discrete_hmm(leaves: Problem) -> float:
+    """Do the same with Pyro's DiscreteHMM and autograd."""
+    observed = dist.Unit(leaves.log_lik)
+    hmm = dist.DiscreteHMM(leaves.before.log(), leaves.transition.log(), observed, duration=NUM_STEPS)
+    evidence = hmm.log_prob(torch.empty(BATCH, NUM_STEPS, 0)).sum()
+    torch.autograd.grad(evidence, leaves)
+    return float(evidence.detach())
+
+
+def enumeration(leaves: Problem) -> float:
+    """Do the same with enumerated contexts in a Pyro model, all sequences in one plate."""
+    initial = leaves.before @ leaves.transition
+
+    def model() -> None:
+        with pyro.plate("sequences", BATCH, dim=-1) as rows:
+            context = None
+            for t in pyro.markov(range(NUM_STEPS)):
+                law = initial if context is None else leaves.transition[context]
+                context = pyro.sample(f"context_{t}", dist.Categorical(law), infer={"enumerate": "parallel"})
+                pyro.factor(f"step_{t}", Vindex(leaves.log_lik)[rows, t, context])
+
+    loss = TraceEnum_ELBO(max_plate_nesting=1).differentiable_loss(model, lambda: None)
+    torch.autograd.grad(loss, leaves)
+    return -float(loss.detach())
+
+
+def dynamax_gradient(leaves: Problem) -> Callable[[], float]:
+    """Give a compiled function that does the same with dynamax's filter and JAX's reverse mode."""
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    import jax
+    import jax.numpy as jnp
+    from dynamax.hidden_markov_model import hmm_filter
+
+    def evidence(before, transition, log_lik):  # type: ignore[no-untyped-def]
+        one = jax.vmap(lambda steps: hmm_filter(before @ transition, transition, steps).marginal_loglik)
+        return one(log_lik).sum()
+
+    gradient = jax.jit(jax.value_and_grad(evidence, argnums=(0, 1, 2)))
+    inputs = [jnp.asarray(value.detach().numpy()) for value in leaves]
+    return lambda: float(jax.block_until_ready(gradient(*inputs))[0])
+
+
+def run() -> list[Row]:
+    """Time K = 10 against all peers, K = 20 and 100 against those that can."""
+    torch.set_num_threads(1)
+    rows = [
+        _row(10, "Pyro enumeration", lambda leaves: lambda: enumeration(leaves), 40.0, repeats=7),
+        _row(10, "Pyro DiscreteHMM", lambda leaves: lambda: discrete_hmm(leaves), 8.0),
+        _row(20, "Pyro DiscreteHMM", lambda leaves: lambda: discrete_hmm(leaves), None),
+    ]
+    if importlib.util.find_spec("dynamax") is not None:
+        rows += [_row(size, "dynamax (jit, float32)", dynamax_gradient, goal) for size, goal in _DYNAMAX_GOALS.items()]
+    return rows
+
+
+_DYNAMAX_GOALS = {10: 1 / 1.5, 20: None, 100: 1 / 2}
+
+
+def _row(
+    num_contexts: int,
+    peer: str,
+    make: Callable[[Problem], Callable[[], float]],
+    target: float | None,
+    repeats: int = 31,
+) -> Row:
+    leaves = problem(num_contexts)
+    theirs = make(leaves)
+    np.testing.assert_allclose(theirs(), ours(leaves), rtol=1e-4)
+    our_time, their_time = time_pair(lambda: ours(leaves), theirs, repeats=repeats)
+    name = f"messages + gradient, B=T=100, K={num_contexts}"
+    return Row(name, our_time, peer, their_time, target)
