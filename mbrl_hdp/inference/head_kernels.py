@@ -15,12 +15,11 @@ from __future__ import annotations
 from typing import Any, no_type_check
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mbrl_hdp.probability.kernels import compiled
 
-# ruff: noqa: PLR0917 - compiled loops pass their arrays by position
-
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 BLOCK = 4  # terms summed per pass over a chunk; inputs, hidden units and outputs are padded to multiples of it
 _CHUNK_NUMBERS = 8192  # numbers of one chunk (inputs and outputs): what fits beside the scratch in 32 KiB
@@ -41,57 +40,67 @@ def _chunk_rows(num_inputs: int, num_outputs: int) -> int:
 
 @compiled
 @no_type_check
-def _pad_matrices(matrices: Array) -> Array:
-    """Copy `K rows columns` with both sizes rounded up to the block, the rest zero."""
-    num_heads, rows, columns = matrices.shape
-    out = np.zeros((num_heads, _padded(rows), _padded(columns)), matrices.dtype)
-    out[:, :rows, :columns] = matrices
+def _pad_hidden(weight: Array, bias: Array) -> Array:
+    """Copy weights `K H I` and biases `K H` into one `K H I+1`, both sizes rounded up to the block, the rest zero.
+
+    Plain loops: slices compile ten times slower.
+    """
+    num_heads, num_hidden, num_inputs = weight.shape
+    out = np.zeros((num_heads, _padded(num_hidden), _padded(num_inputs + 1)), weight.dtype)
+    for k in range(num_heads):
+        for h in range(num_hidden):
+            for i in range(num_inputs):
+                out[k, h, i] = weight[k, h, i]
+            out[k, h, num_inputs] = bias[k, h]
     return out
 
 
 @compiled
 @no_type_check
-def _pad_vectors(vectors: Array) -> Array:
-    out = np.zeros((vectors.shape[0], _padded(vectors.shape[1])), vectors.dtype)
-    out[:, : vectors.shape[1]] = vectors
+def _pad_output(out_weight: Array) -> Array:
+    """Copy output weights `K O H` into `K H O`, both sizes rounded up to the block, the rest zero."""
+    num_heads, num_outputs, num_hidden = out_weight.shape
+    out = np.zeros((num_heads, _padded(num_hidden), _padded(num_outputs)), out_weight.dtype)
+    for k in range(num_heads):
+        for o in range(num_outputs):
+            for h in range(num_hidden):
+                out[k, h, o] = out_weight[k, o, h]
     return out
 
 
 @compiled
 @no_type_check
-def _hidden_unit(x: Array, weight: Array, bias: Array, unit: int, pre: Array, slot: int, rows: int) -> None:
-    """pre[slot] = bias[unit] + weight[unit] @ x, before the ReLU."""
+def _combine(x: Array, weight: Array, unit: int, out: Array, slot: int, rows: int) -> None:
+    """out[slot] = weight[unit] @ x: a hidden unit before its ReLU, or what flows back into it."""
     for r in range(rows):
-        total = bias[unit]
+        total = _ZERO
         for i in range(BLOCK):
             total += weight[unit, i] * x[i, r]
-        pre[slot, r] = total
+        out[slot, r] = total
     for first in range(BLOCK, x.shape[0], BLOCK):
         for r in range(rows):
-            total = pre[slot, r]
+            total = out[slot, r]
             for i in range(BLOCK):
                 total += weight[unit, first + i] * x[first + i, r]
-            pre[slot, r] = total
+            out[slot, r] = total
 
 
 @compiled
 @no_type_check
-def _forward_chunk(
-    x: Array, weight: Array, bias: Array, out_weight: Array, out_bias: Array, out: Array, pre: Array, rows: int
-) -> None:
-    """Set out = out_weight @ relu(weight @ x + bias) + out_bias for one head and one chunk."""
+def _forward_chunk(x: Array, weight: Array, by_unit: Array, out_bias: Array, out: Array, pre: Array, rows: int) -> None:
+    """Set out = by_unit.T @ relu(weight @ x) + out_bias for one head and one chunk."""
     num_outputs = out_bias.shape[0]
     for o in range(num_outputs):
         for r in range(rows):
             out[o, r] = out_bias[o]
     for h in range(0, weight.shape[0], BLOCK):
         for j in range(BLOCK):
-            _hidden_unit(x, weight, bias, h + j, pre, j, rows)
+            _combine(x, weight, h + j, pre, j, rows)
         for o in range(num_outputs):
             for r in range(rows):
                 total = out[o, r]
                 for j in range(BLOCK):
-                    total += out_weight[o, h + j] * max(pre[j, r], _ZERO)
+                    total += by_unit[h + j, o] * max(pre[j, r], _ZERO)
                 out[o, r] = total
 
 
@@ -116,9 +125,9 @@ def gaussian_forward(
     num_rows, num_inputs = inputs.shape
     num_heads, num_outputs = inverse_std.shape
     keep_residual = residual.shape[2] > 0
-    weight, bias, out_weight = _pad_matrices(weight), _pad_vectors(bias), _pad_matrices(out_weight)
+    affine, by_unit = _pad_hidden(weight, bias), _pad_output(out_weight)
     chunk = _chunk_rows(num_inputs, num_outputs)
-    x = np.zeros((weight.shape[2], chunk), inputs.dtype)
+    x = np.zeros((affine.shape[2], chunk), inputs.dtype)
     mean = np.empty((num_outputs, chunk), inputs.dtype)
     pre = np.empty((BLOCK, chunk), inputs.dtype)
     distance = np.empty(chunk, inputs.dtype)
@@ -127,9 +136,11 @@ def gaussian_forward(
         for r in range(rows):
             for i in range(num_inputs):
                 x[i, r] = inputs[start + r, i]
+            x[num_inputs, r] = 1
         for k in range(num_heads):
-            _forward_chunk(x, weight[k], bias[k], out_weight[k], out_bias[k], mean, pre, rows)
-            distance[:rows] = 0
+            _forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
+            for r in range(rows):
+                distance[r] = 0
             for o in range(num_outputs):
                 for r in range(rows):
                     error = targets[start + r, o] - mean[o, r]
@@ -199,20 +210,18 @@ def _backward_chunk(
     x: Array,
     error: Array,
     weight: Array,
-    bias: Array,
-    out_weight: Array,
+    by_unit: Array,
     grad_weight: Array,
     grad_out: Array,
     pre: Array,
     up: Array,
     rows: int,
 ) -> None:
-    """Add one chunk's gradients of one head: `grad_weight` is `H I` with the bias as an input, `grad_out` is `H O`."""
-    zero_bias = np.zeros(out_weight.shape[0], x.dtype)
+    """Add one chunk's gradients of one head: `grad_weight` is `H I+1`, `grad_out` is `H O`."""
     for h in range(0, weight.shape[0], 2):
         for j in range(2):
-            _hidden_unit(x, weight, bias, h + j, pre, j, rows)
-            _hidden_unit(error, out_weight, zero_bias, h + j, up, j, rows)
+            _combine(x, weight, h + j, pre, j, rows)
+            _combine(error, by_unit, h + j, up, j, rows)
         _sum_products(error, pre, grad_out, h, rows)
         _sum_gated_products(x, pre, up, grad_weight, h, rows)
 
@@ -297,17 +306,12 @@ def gaussian_backward(
     """Give the gradients of sum(grad * log_prob).
 
     Returns:
-        By hidden weight with its bias as the last input (`K H I+1`), by out_weight (`K H O`), by out_bias (`K O`), and
-        by inverse_std (`K O`).
+        By hidden weight with its bias as one more input (`K H I+1`) and by out_weight (`K H O`), both padded with zeros
+        to the block; by out_bias and by inverse_std (`K O`).
     """
     num_heads, num_outputs = inverse_std.shape
-    num_hidden, num_inputs = weight.shape[1], weight.shape[2]
-    affine = np.zeros((num_heads, _padded(num_hidden), _padded(num_inputs + 1)), weight.dtype)
-    affine[:, :num_hidden, :num_inputs] = weight
-    affine[:, :num_hidden, num_inputs] = bias
-    no_bias = np.zeros(affine.shape[1], weight.dtype)
-    by_unit = _pad_matrices(out_weight.transpose(0, 2, 1))
-    chunk = _chunk_rows(num_inputs, num_outputs)
+    affine, by_unit = _pad_hidden(weight, bias), _pad_output(out_weight)
+    chunk = _chunk_rows(inputs.shape[1], num_outputs)
     x = np.zeros((affine.shape[2], chunk), weight.dtype)
     error = np.zeros((by_unit.shape[2], chunk), weight.dtype)
     pre, up = np.empty((2, chunk), weight.dtype), np.empty((2, chunk), weight.dtype)
@@ -321,17 +325,10 @@ def gaussian_backward(
             picked = active[start : min(start + chunk, count)]
             _load_chunk(inputs, residual, grad, inverse_std, k, picked, x, error)
             _output_gradients(residual, error, k, picked, grad_bias, grad_std)
-            _backward_chunk(
-                x, error, affine[k], no_bias, by_unit[k], grad_weight[k], grad_out[k], pre, up, picked.shape[0]
-            )
+            _backward_chunk(x, error, affine[k], by_unit[k], grad_weight[k], grad_out[k], pre, up, picked.shape[0])
         for o in range(num_outputs):
             grad_std[k, o] = -grad_std[k, o] / inverse_std[k, o] if inverse_std[k, o] > _ZERO else _ZERO
-    return (
-        grad_weight[:, :num_hidden, : num_inputs + 1],
-        grad_out[:, :num_hidden, :num_outputs],
-        grad_bias,
-        grad_std,
-    )
+    return grad_weight, grad_out, grad_bias, grad_std
 
 
 @compiled
@@ -343,7 +340,8 @@ def group_rows(context: Array, num_heads: int) -> tuple[Array, Array]:
         if context[n] < 0 or context[n] >= num_heads:
             return np.empty(0, np.int64), starts
         starts[context[n] + 1] += 1
-    starts = np.cumsum(starts)
+    for k in range(num_heads):
+        starts[k + 1] += starts[k]
     cursor = starts.copy()
     order = np.empty(context.shape[0], np.int64)
     for n in range(context.shape[0]):
@@ -367,9 +365,9 @@ def segment_forward(
 ) -> None:
     """Run segment g, the rows order[starts[g]:starts[g + 1]], through head head_of[g]; `out` is `N O`."""
     num_inputs, num_outputs = inputs.shape[1], out_bias.shape[1]
-    weight, bias, out_weight = _pad_matrices(weight), _pad_vectors(bias), _pad_matrices(out_weight)
+    affine, by_unit = _pad_hidden(weight, bias), _pad_output(out_weight)
     chunk = _chunk_rows(num_inputs, num_outputs)
-    x = np.zeros((weight.shape[2], chunk), inputs.dtype)
+    x = np.zeros((affine.shape[2], chunk), inputs.dtype)
     mean = np.empty((num_outputs, chunk), inputs.dtype)
     pre = np.empty((BLOCK, chunk), inputs.dtype)
     for g in range(head_of.shape[0]):
@@ -379,7 +377,8 @@ def segment_forward(
             for r in range(rows):
                 for i in range(num_inputs):
                     x[i, r] = inputs[order[start + r], i]
-            _forward_chunk(x, weight[k], bias[k], out_weight[k], out_bias[k], mean, pre, rows)
+                x[num_inputs, r] = 1
+            _forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
             for r in range(rows):
                 for o in range(num_outputs):
                     out[order[start + r], o] = mean[o, r]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
@@ -150,9 +151,7 @@ class ContextHeads(nn.Module):
     def _is_compiled_for(self, rows: Tensor) -> bool:
         return not torch.is_grad_enabled() and self._is_compilable(rows)
 
-    def _run_segments(
-        self, inputs: Tensor, order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], head_of: np.ndarray[Any, Any]
-    ) -> Tensor:
+    def _run_segments(self, inputs: Tensor, order: NDArray[Any], starts: NDArray[Any], head_of: NDArray[Any]) -> Tensor:
         from mbrl_hdp.inference.head_kernels import segment_forward
 
         out = inputs.new_empty(len(inputs), self.biases[1].shape[1])
@@ -193,11 +192,14 @@ class _CompiledDensity(torch.autograd.Function):
         arrays = [_array(t) for t in (inputs, residual, log_prob, grad, weight, bias, out_weight, inverse_std, offset)]
         found = gaussian_backward(*arrays, ctx.skip_share)
         by_affine, by_unit, by_out_bias, by_inverse_std = (torch.from_numpy(array) for array in found)
-        by_layers = (by_affine[..., :-1], by_affine[..., -1], by_unit.mT, by_out_bias)
+        num_outputs, num_hidden = out_weight.shape[1:]
+        by_hidden = by_affine[:, :num_hidden]
+        by_weight, by_bias = by_hidden[..., : inputs.shape[1]], by_hidden[..., inputs.shape[1]]
+        by_layers = (by_weight, by_bias, by_unit[:, :num_hidden, :num_outputs].mT, by_out_bias)
         return None, None, *(part.contiguous() for part in by_layers), by_inverse_std, grad.sum(0), None
 
 
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+def _array(tensor: Tensor) -> NDArray[Any]:
     return tensor.detach().contiguous().numpy()
 
 
