@@ -68,6 +68,11 @@ class DroneConfig:
             raise ConfigError(
                 f"drone.control_rate must divide drone.physics_rate ({self.physics_rate}), got {self.control_rate}"
             )
+        if self.inertia_z > 2 * self.inertia_xy:
+            raise ConfigError(
+                f"drone.inertia_z must be at most twice drone.inertia_xy ({self.inertia_xy}): no body has more, "
+                f"and the engine refuses it; got {self.inertia_z}"
+            )
 
     @property
     def hover_rpm(self) -> float:
