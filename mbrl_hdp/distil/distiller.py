@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from mbrl_hdp.inference.elbo import mask_chain
 from mbrl_hdp.probability.markov import (
     distilled_initial,
     distilled_policy_initial,
@@ -24,6 +23,7 @@ from mbrl_hdp.probability.markov import (
     distilled_transition,
     stationary,
 )
+from mbrl_hdp.probability.masking import mask_chain
 from mbrl_hdp.types import ContextChain, ContextPosterior
 
 __all__ = ["Distiller", "apply_keep_mask", "apply_keep_mask_full_width", "keep_at_least", "mask_chain"]

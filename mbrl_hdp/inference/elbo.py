@@ -22,7 +22,10 @@ from torch import Tensor
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.probability.hmm import EvidenceAndCounts, log_evidence_and_counts
+from mbrl_hdp.probability.masking import mask_chain
 from mbrl_hdp.types import ContextChain
+
+_LIKELIHOOD_SITE = "mbrl_hdp_log_likelihood"  # a name that no prior's own site has
 
 
 @dataclass(frozen=True)
@@ -112,16 +115,6 @@ def step_log_lik(dynamics: ContextDynamics, batch: EpisodeBatch) -> Float[Tensor
     return log_lik.index_put((is_used,), rows)
 
 
-def mask_chain(chain: ContextChain, keep: Bool[Tensor, " K"]) -> ContextChain:
-    """Close the spurious contexts during training: zero their columns, and do NOT renormalise.
-
-    The evidence is then that of the paths through kept contexts alone, a lower bound of the whole; Theorem 1's matrix
-    is for the finished chain (`distil.apply_keep_mask`): inside the bound it would let excursions collect likelihood.
-    """
-    weight = keep.to(chain.transition)
-    return ContextChain(chain.initial * weight, chain.transition * weight)
-
-
 def expected_log_likelihood(
     chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"], scale: ElboScale
 ) -> EvidenceAndCounts:
@@ -161,7 +154,7 @@ def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, sc
         chain = prior.model()
         draws.append(expected_log_likelihood(chain, log_lik, batch.lengths, scale))
         # Summed in float64: the terms differ by orders of magnitude.
-        pyro.factor("log_likelihood", num_copies * draws[-1].log_evidence.double().sum())
+        pyro.factor(_LIKELIHOOD_SITE, num_copies * draws[-1].log_evidence.double().sum())
         return chain
 
     negative = _pyro_loss(program, prior.guide, scale.num_draws)

@@ -11,9 +11,10 @@ from torch import nn
 
 from benchmarks.enumerated_pyro import Data, HdpSettings, PlainHeads, enumerated_loss, enumerated_model
 from mbrl_hdp.inference.dynamics import ContextDynamics
-from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo, mask_chain, prior_kl, step_log_lik
+from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo, prior_kl, step_log_lik
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.probability.hmm import log_evidence
+from mbrl_hdp.probability.masking import mask_chain
 from mbrl_hdp.types import ContextChain
 from mbrl_hdp_priors import BetaHdpPrior, DirichletPrior, HdpPrior, MlePrior
 
