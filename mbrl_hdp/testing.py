@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mbrl_hdp.control.baseline import Baseline
 from mbrl_hdp.distil.distiller import Distiller
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
@@ -152,3 +154,39 @@ def _check_slots(model: ContextDynamics, obs: Tensor, act: Tensor, next_obs: Ten
         after = model.log_prob(obs, act, next_obs)
         assert torch.allclose(after, before.roll(1, dims=1), atol=1e-4), "permute_slots does not reorder the contexts"
         model.permute_slots(torch.arange(size).roll(-1))
+
+
+def check_baseline(make: Callable[[], Baseline], obs_dim: int, act_dim: int) -> None:
+    """Check that a baseline acts inside its bounds, learns from steps, and that its state makes a resumed run the same.
+
+    Args:
+        make: builds a fresh baseline; called several times.
+        obs_dim: width of the observations it was built for.
+        act_dim: width of its actions, which must lie in [-1, 1].
+    """
+    first = make()
+    _run_baseline(first, obs_dim, act_dim, seed=0)
+    second = make()
+    second.load_state_dict(first.state_dict())
+    probe = np.linspace(-1.0, 1.0, obs_dim)
+    for agent in (first, second):
+        agent.reset()
+    assert np.array_equal(first.act(probe), second.act(probe)), "load_state_dict(state_dict()) does not act the same"
+
+
+def _run_baseline(agent: Baseline, obs_dim: int, act_dim: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    for _ in range(2):
+        agent.reset()
+        obs = generator.normal(size=obs_dim)
+        for step in range(5):
+            act = np.asarray(agent.act(obs, explore=True))
+            assert act.shape == (act_dim,), f"act() must have shape ({act_dim},), got {act.shape}"
+            assert np.all(np.abs(act) <= 1.0 + 1e-6), "act() leaves [-1, 1]"
+            next_obs = obs + 0.1 * generator.normal(size=obs_dim)
+            agent.observe(obs, act, float(generator.normal()), next_obs, terminated=step == 4)
+            obs = next_obs
+        metrics = agent.end_episode()
+        assert all(np.isfinite(value) for value in metrics.values()), "end_episode() gives a metric that is not finite"
+        labels = agent.context_labels()
+        assert labels is None or len(labels) == 5, "context_labels() must have one label a step of the last episode"

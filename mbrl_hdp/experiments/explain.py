@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -29,7 +29,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     for line in overrides:
         try:
             parsed.append(parser.parse_override(line))
-        except OverrideParseException as error:
+        except HydraException as error:
             raise ConfigError(f"{line!r} is no override; write key=value, as in seed=3 or prior=hdp") from error
     return parsed
 

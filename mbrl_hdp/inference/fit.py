@@ -1,0 +1,256 @@
+"""`fit`: from trajectories to a model of how many contexts there are, how they switch and what each does."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.errors import ConfigError, FitError
+from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
+from mbrl_hdp.inference.progress import FitProgress
+from mbrl_hdp.inference.schedule import LITERAL, REFIT, FitConfig, Schedule
+from mbrl_hdp.inference.trainer import Trainer
+from mbrl_hdp.seeding import sub_seed, torch_generator
+from mbrl_hdp.types import TaskSpec
+
+
+@dataclass(frozen=True)
+class HeldOutScore:
+    """How well a run does on episodes that it was not trained on.
+
+    Attributes:
+        log_likelihood: held-out log-likelihood per transition of the distilled model.
+        rmse: root mean square error of the belief's prediction, each column in units of its spread.
+    """
+
+    log_likelihood: float
+    rmse: float
+
+
+def fit(
+    data: Trajectories,
+    prior: str | Part = "hdp",
+    distillation: str | Part = "stationary",
+    dynamics: str | Part = "delta_mlp",
+    max_contexts: int = 10,
+    seed: int = 0,
+    *,
+    config: FitConfig | None = None,
+    warm_start: ContextModel | None = None,
+    reset: str | None = None,
+    dt: float | None = None,
+    progress: bool = True,
+    registry: Registry | None = None,
+) -> ContextModel:
+    """Learn a context model from trajectories.
+
+    Args:
+        data: episodes; actions, true contexts and rewards are optional (true contexts are never looked at).
+        prior: name of a registered prior, or a `Part` with its settings.
+        distillation: name of a registered distillation rule, or a `Part`.
+        dynamics: name of a registered transition model, or a `Part`.
+        max_contexts: upper bound on the number of contexts; too large costs time, not quality.
+        seed: seed of the fit; the same data, settings and seed give the same model.
+        config: budget, learning rates, schedules and restarts.
+        warm_start: go on from this model's posterior (its parts and max_contexts are taken over).
+        reset: with `warm_start`: "chain" keeps the networks and resets everything about the chain, so that new
+            contexts can move into free slots.
+        dt: seconds per step, for transition models that integrate positions.
+        progress: show a progress bar when there is a terminal.
+        registry: plugins to choose from; all installed ones by default.
+
+    Returns:
+        The model of the best run, distilled.
+
+    Example:
+        >>> model = fit(data, max_contexts=10, seed=0)
+        >>> model.num_contexts, model.transition
+    """
+    started = time.perf_counter()
+    config = config or FitConfig()
+    _check_data(data, warm_start, reset)
+    registry = registry or load_registry()
+    train, held_out = _hold_out(data, config.holdout, seed)
+    tensors = EpisodeTensors.of(train)
+    build = _Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed)
+    runs = _plan_runs(config, warm_start, reset)
+    results: list[tuple[ContextModel, HeldOutScore]] = []
+    with FitProgress(len(runs), config.num_steps, progress) as bar:
+        for number, schedule in enumerate(runs):
+            model = build(number) if warm_start is None else _continued(warm_start, reset, seed)
+            _train(
+                model,
+                tensors,
+                config,
+                schedule,
+                sub_seed(seed, "run", number),
+                warm_start,
+                bar.start_run(schedule.name),
+            )
+            results.append((model, held_out_score(model, held_out)))
+            bar.end_run(model.num_contexts)
+    best = choose([score for _, score in results])
+    model = results[best][0]
+    model.report = FitReport(
+        num_episodes=data.num_episodes,
+        num_transitions=int(data.is_observed.sum()),
+        seed=seed,
+        runs=[_run_entry(s, m, score, i == best) for i, (s, (m, score)) in enumerate(zip(runs, results, strict=True))],
+        fit_time_s=time.perf_counter() - started,
+    )
+    return model
+
+
+def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
+    """Choose among runs: reject those that predict worse than the best by more than `tolerance`, then rank by likelihood.
+
+    The likelihood alone can prefer a wrong optimum in which the contexts flip at every step; its predictions give it
+    away.
+    """
+    rmse = np.array([score.rmse for score in scores])
+    if not np.isfinite(rmse).any():
+        raise FitError("every run diverged; check the data for extreme values, or lower learning_rate")
+    likelihood = np.array([score.log_likelihood for score in scores])
+    is_good = rmse <= np.nanmin(rmse) * (1.0 + tolerance)
+    return int(np.argmax(np.where(is_good & np.isfinite(likelihood), likelihood, -np.inf)))
+
+
+def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
+    """Score a model on episodes that it was not trained on."""
+    next_obs = data.obs[:, 1:]
+    change = (next_obs - data.obs[:, :-1])[data.is_observed]
+    spread = np.maximum(change.std(0), 1e-12)
+    error = (model.predict_next(data) - next_obs)[data.is_observed] / spread
+    return HeldOutScore(
+        log_likelihood=float(model.log_likelihood(data).sum() / max(data.is_observed.sum(), 1)),
+        rmse=float(np.sqrt(np.mean(np.square(error)))),
+    )
+
+
+class _Builder:
+    """Builds a fresh model for every run."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        data: Trajectories,
+        parts: tuple[str | Part, str | Part, str | Part],
+        max_contexts: int,
+        dt: float | None,
+        seed: int,
+    ) -> None:
+        self.registry, self.seed = registry, seed
+        self.sizes: dict[str, Any] = {
+            "max_contexts": max_contexts, "obs_dim": data.obs_dim, "act_dim": data.act_dim, "dt": dt
+        }  # fmt: skip
+        prior, dynamics, distillation = (
+            self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distiller"), parts, strict=True)
+        )
+        self.parts = ModelParts(prior, dynamics, distillation)
+        self.rows = [torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()]
+
+    def _part(self, kind: str, part: str | Part) -> Part:
+        if isinstance(part, Part):
+            self.registry.get(kind, part.name)
+            return part
+        return Part(part, self.registry.get(kind, part).spec.config())
+
+    def __call__(self, run: int) -> ContextModel:
+        task = TaskSpec(**self.sizes, seed=sub_seed(self.seed, "start", run))
+        model = build_model(self.parts, task, self.registry)
+        model.dynamics.set_normaliser(*self.rows)
+        return model
+
+
+def build_model(parts: ModelParts, task: TaskSpec, registry: Registry) -> ContextModel:
+    """Build an untrained model from its parts."""
+    return ContextModel(
+        task,
+        registry.build_prior(parts.prior.name, task, parts.prior.config),
+        registry.build_dynamics(parts.dynamics.name, task, parts.dynamics.config),
+        registry.build_distiller(parts.distillation.name, task, parts.distillation.config),
+        parts,
+    )
+
+
+def _train(
+    model: ContextModel,
+    data: EpisodeTensors,
+    config: FitConfig,
+    schedule: Schedule,
+    seed: int,
+    warm_start: ContextModel | None,
+    report: Callable[[int, float, int], None],
+) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # Pyro draws the chain from torch's global generator
+        generator = torch_generator(seed, "minibatch")
+        trainer = Trainer(model.prior, model.dynamics, model.distiller, data, config, schedule, generator)
+        trainer.keep = model.is_active.clone()
+        trainer.run(report, from_scratch=warm_start is None)
+    model.is_active = trainer.keep
+    model.extract()
+
+
+def _plan_runs(config: FitConfig, warm_start: ContextModel | None, reset: str | None) -> list[Schedule]:
+    if warm_start is not None and reset is None:
+        return [REFIT]
+    if config.recipe == "literal":
+        return [LITERAL]
+    return [config.schedules[run % len(config.schedules)] for run in range(config.num_restarts)]
+
+
+def _continued(model: ContextModel, reset: str | None, seed: int) -> ContextModel:
+    """Copy a model to go on from; `reset="chain"` opens every slot again and gives unused heads a fresh start."""
+    again = copy.deepcopy(model)
+    if reset == "chain":
+        unused = (~again.is_active).nonzero().squeeze(-1)
+        again.dynamics.reset_slots(unused, torch_generator(seed, "reset"))
+        again.is_active = torch.ones_like(again.is_active)
+    return again
+
+
+def _hold_out(data: Trajectories, share: float, seed: int) -> tuple[Trajectories, Trajectories]:
+    """Split off held-out episodes; with too few to spare, runs are scored on the data they were trained on."""
+    count = round(share * data.num_episodes)
+    if count < 1 or data.num_episodes < 5:
+        return data, data
+    held_out, train = data.split([count, data.num_episodes - count], seed=sub_seed(seed, "hold out"))
+    return train, held_out
+
+
+def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str | None) -> None:
+    if reset not in {None, "chain"}:
+        raise ConfigError(f"reset={reset!r} is not known; use reset='chain' or leave it out")
+    if reset is not None and warm_start is None:
+        raise ConfigError("reset='chain' needs a model to start from: warm_start=model")
+    num_observed = int(data.is_observed.sum())
+    if num_observed < 2:
+        raise FitError(f"{num_observed} observed transitions are too few to learn from; at least 2 are needed")
+    changes = np.ptp((data.obs[:, 1:] - data.obs[:, :-1])[data.is_observed], axis=0)
+    if not (changes > 0).any():
+        raise FitError("no observation ever changes in a way that varies; there is nothing to learn from this data")
+    if warm_start is not None and (warm_start.task.obs_dim, warm_start.task.act_dim) != (data.obs_dim, data.act_dim):
+        raise FitError(
+            f"warm_start was learned on {warm_start.task.obs_dim} observations and {warm_start.task.act_dim} actions a "
+            f"step; this data has {data.obs_dim} and {data.act_dim}"
+        )
+
+
+def _run_entry(schedule: Schedule, model: ContextModel, score: HeldOutScore, is_taken: bool) -> dict[str, Any]:
+    return {
+        "schedule": schedule.name,
+        "num_contexts": model.num_contexts,
+        "held_out_log_likelihood": score.log_likelihood,
+        "held_out_rmse": score.rmse,
+        "taken": is_taken,
+    }

@@ -1,0 +1,327 @@
+"""The learned model: contexts, their chain and their dynamics, as an mbrl-lib `Model`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mbrl.models
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from mbrl.types import TransitionBatch
+from torch import Tensor
+
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
+from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo, step_log_lik
+from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.online import OnlineFilter
+from mbrl_hdp.inference.prior import ContextPrior
+from mbrl_hdp.probability import hmm
+from mbrl_hdp.probability.markov import stationary
+from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which plugin a part of the model is, with its settings, so that a saved model can be built again."""
+
+    name: str
+    config: Any
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """The three plugins that a model is made of."""
+
+    prior: Part
+    dynamics: Part
+    distillation: Part
+
+
+@dataclass
+class FitReport:
+    """How a model came about; saved with it.
+
+    Attributes:
+        num_episodes: episodes it was learned from.
+        num_transitions: observed transitions among them.
+        seed: seed of the fit.
+        runs: one entry a restart: schedule, scores on held-out data, whether it was taken.
+        fit_time_s: seconds that the fit took.
+    """
+
+    num_episodes: int = 0
+    num_transitions: int = 0
+    seed: int = 0
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    fit_time_s: float = 0.0
+
+
+class ContextModel(mbrl.models.Model):
+    """A chain of contexts and one transition law for each (HDP-C-MDP after learning).
+
+    The full posterior (max_contexts slots) is always kept: warm starts, novelty and saving use it. What users see
+    (`transition`, `filter`, ...) is the distilled model of width `num_contexts`; `kept` tells which slots these are.
+
+    Attributes:
+        task: sizes of the problem.
+        prior: the prior with its variational distribution.
+        dynamics: the transition heads.
+        distiller: the rule that tells which slots to keep.
+        parts: which plugins these are.
+        report: how the model was learned.
+    """
+
+    def __init__(
+        self, task: TaskSpec, prior: ContextPrior, dynamics: ContextDynamics, distiller: Distiller, parts: ModelParts
+    ) -> None:
+        super().__init__("cpu")
+        self.task, self.parts, self.distiller = task, parts, distiller
+        self.prior, self.dynamics = prior, dynamics
+        self.report = FitReport()
+        self.num_data_episodes: int | None = None
+        self.num_data_transitions: int | None = None
+        self.register_buffer("is_active", torch.ones(task.max_contexts, dtype=torch.bool))
+        self.register_buffer("_kept", torch.ones(task.max_contexts, dtype=torch.bool))
+        self.prior.prepare()
+        self.extract()
+
+    # What the model says about the contexts ------------------------------------------------------------------
+
+    def posterior(self, is_training: bool = False) -> ContextPosterior:
+        """Give the expected chain over all slots, the shared weights and the slots that training left alive."""
+        weights = self.prior.top_weights()
+        return ContextPosterior(
+            self.prior.mean_chain(), None if weights is None else weights.detach(), self.is_active, is_training
+        )
+
+    def extract(self) -> None:
+        """Decide anew which slots to keep and reduce the chain to them (Theorem 1)."""
+        with torch.no_grad():
+            posterior = self.posterior()
+            self._kept = keep_at_least(posterior, self.distiller.keep(posterior))
+            self._chain = apply_keep_mask(posterior, self._kept)
+
+    @property
+    def chain(self) -> ContextChain:
+        """The distilled chain as tensors, width `num_contexts`."""
+        return self._chain
+
+    @property
+    def slots(self) -> Int[Tensor, " k"]:
+        """Slots of the kept contexts, in order."""
+        return self._kept.nonzero().squeeze(-1)
+
+    @property
+    def kept(self) -> Bool[np.ndarray, " K"]:
+        """Which slots of the full posterior survived distillation."""
+        return self._kept.numpy().copy()
+
+    @property
+    def num_contexts(self) -> int:
+        """Number of contexts after distillation."""
+        return int(self._kept.sum())
+
+    @property
+    def transition(self) -> Float[np.ndarray, "k k"]:
+        """p(next context | context), one row per current context."""
+        return self._chain.transition.double().numpy().copy()
+
+    @property
+    def initial(self) -> Float[np.ndarray, " k"]:
+        """Law of the first acting context."""
+        return self._chain.initial.double().numpy().copy()
+
+    @property
+    def stationary(self) -> Float[np.ndarray, " k"]:
+        """Long-run share of time in each context."""
+        return stationary(self._chain.transition, self._chain.initial).double().numpy()
+
+    # What it says about data ------------------------------------------------------------------------------------
+
+    def filter(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
+        """Give p(context[t] | obs up to t+1, acts up to t); NaN beyond an episode's end."""
+        batch, log_lik = self._log_lik(data)
+        return _padded(hmm.filter_contexts(self._chain, log_lik, batch.lengths).probs, data)
+
+    def smooth(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
+        """Give p(context[t] | the whole episode); NaN beyond an episode's end."""
+        batch, log_lik = self._log_lik(data)
+        return _padded(hmm.smooth(self._chain, log_lik, batch.lengths).marginals, data)
+
+    def most_likely(self, data: Trajectories) -> Int[np.ndarray, "N T"]:
+        """Give the most likely path of contexts (Viterbi); -1 beyond an episode's end."""
+        batch, log_lik = self._log_lik(data)
+        return hmm.viterbi(self._chain, log_lik, batch.lengths).numpy()
+
+    def log_likelihood(self, data: Trajectories) -> Float[np.ndarray, " N"]:
+        """Give log p(episode) of every episode, contexts summed out, in the data's own units."""
+        batch, log_lik = self._log_lik(data)
+        return hmm.filter_contexts(self._chain, log_lik, batch.lengths).log_evidence.double().numpy()
+
+    def predictive_belief(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
+        """Give the belief before every step: p(context[t] | obs up to t, acts up to t-1); NaN beyond the end."""
+        filtered = torch.as_tensor(self.filter(data))
+        first = self._chain.initial.to(filtered).expand(len(filtered), 1, -1)
+        return torch.cat([first, filtered[:, :-1] @ self._chain.transition.to(filtered)], dim=1).numpy()
+
+    def predict_next(self, data: Trajectories) -> Float[np.ndarray, "N T S"]:
+        """Give the expected next observation before every step, averaged over the belief; NaN where none is known."""
+        with torch.no_grad():
+            batch = EpisodeTensors.of(data).batch()
+            obs, act = batch.obs[:, :-1].flatten(0, 1), batch.act.flatten(0, 1)
+            belief = torch.as_tensor(self.predictive_belief(data), dtype=obs.dtype).flatten(0, 1)
+            mean = torch.zeros_like(obs)
+            for column, slot in enumerate(self.slots.tolist()):
+                context = torch.full((len(obs),), slot)
+                mean += belief[:, column : column + 1] * self.dynamics.predict(obs, act, context)
+            predicted = mean.view(*batch.act.shape[:2], -1).double().numpy()
+        return np.where(data.is_observed[..., None], predicted, np.nan)
+
+    def predict(
+        self,
+        obs: Float[np.ndarray, "B S"],
+        acts: Float[np.ndarray, "B H A"],
+        num_samples: int = 1,
+        belief: Float[np.ndarray, "B k"] | None = None,
+        seed: int = 0,
+    ) -> Float[np.ndarray, "samples B H S"]:
+        """Draw futures under an action sequence, contexts included.
+
+        Args:
+            obs: where every future starts.
+            acts: actions to take; without actions, an array of width 0 whose second axis is the horizon.
+            num_samples: futures per start.
+            belief: law of the context that acts first; `initial` by default.
+            seed: seed of the draws.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        start = torch.as_tensor(np.repeat(np.asarray(obs)[None], num_samples, 0), dtype=torch.float32).flatten(0, 1)
+        steps = torch.as_tensor(np.asarray(acts), dtype=torch.float32)
+        if steps.ndim != 3 or len(steps) != len(np.asarray(obs)) or steps.shape[-1] != self.task.act_dim:
+            raise DataError(f"acts must be (B, H, {self.task.act_dim}) with B as in obs, got {tuple(steps.shape)}")
+        law = (
+            None if belief is None else torch.as_tensor(np.asarray(belief), dtype=torch.float32).repeat(num_samples, 1)
+        )
+        state = self.reset(start, generator, law)
+        futures = []
+        for step in range(steps.shape[1]):
+            next_obs, _, _, state = self.sample(steps[:, step].repeat(num_samples, 1), state, rng=generator)
+            futures.append(next_obs)
+        stacked = torch.stack(futures, 1).view(num_samples, len(steps), steps.shape[1], -1)
+        return stacked.double().numpy()
+
+    def online_filter(self) -> OnlineFilter:
+        """Give a filter that is fed step by step while the system runs."""
+        return OnlineFilter(self.initial, self.transition, self._row_log_lik)
+
+    def _row_log_lik(self, obs: Any, act: Any, next_obs: Any) -> Float[np.ndarray, " k"]:
+        rows = [torch.as_tensor(np.atleast_2d(row), dtype=torch.float32) for row in (obs, act, next_obs)]
+        with torch.no_grad():
+            return self.dynamics.log_prob(*rows)[0, self._kept].double().numpy()
+
+    def _log_lik(self, data: Trajectories) -> tuple[EpisodeBatch, Float[Tensor, "N T k"]]:
+        if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):
+            raise DataError(
+                f"the model was learned on {self.task.obs_dim} observations and {self.task.act_dim} actions a step; "
+                f"this data has {data.obs_dim} and {data.act_dim}"
+            )
+        batch = EpisodeTensors.of(data).batch()
+        with torch.no_grad():
+            return batch, step_log_lik(self.dynamics, batch)[..., self._kept]
+
+    # mbrl-lib's interface --------------------------------------------------------------------------------------
+
+    def loss(
+        self,
+        model_in: TransitionBatch,
+        target: Tensor | None = None,  # noqa: ARG002 - mbrl-lib passes it
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Give the negative ELBO per transition of a batch from mbrl-lib's replay buffer.
+
+        Sequences `B T dim` are episodes (or pieces of them); single transitions `B dim` are episodes of one step.
+        `set_data_size` tells how large the whole data set is; until then a batch stands for itself.
+        """
+        batch = self._episodes(model_in)
+        num_episodes = self.num_data_episodes or len(batch.lengths)
+        num_transitions = self.num_data_transitions or int(batch.lengths.sum())
+        keep = None if bool(self.is_active.all()) else self.is_active
+        bound = elbo(self.prior, self.dynamics, batch, ElboScale(num_episodes, num_transitions, keep=keep))
+        meta = {"log_likelihood": float(bound.log_likelihood), "prior_kl": float(bound.prior_kl)}
+        return bound.loss, meta
+
+    def eval_score(
+        self,
+        model_in: TransitionBatch,
+        target: Tensor | None = None,  # noqa: ARG002 - mbrl-lib passes it
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Give the squared error of the belief's mean prediction, not reduced: `B S` or `B T S`."""
+        batch = self._episodes(model_in)
+        data = Trajectories(batch.obs.numpy(), batch.act.numpy())
+        self.extract()
+        error = torch.as_tensor(self.predict_next(data)) - batch.obs[:, 1:]
+        squared = error.float().square()
+        return (squared if np.ndim(model_in.obs) == 3 else squared[:, 0]), {}
+
+    def set_data_size(self, num_episodes: int, num_transitions: int) -> None:
+        """Tell how much data there is in all, so that a minibatch is weighted against the prior as it should."""
+        self.num_data_episodes, self.num_data_transitions = num_episodes, num_transitions
+
+    def _episodes(self, batch: TransitionBatch) -> EpisodeBatch:
+        obs, act, next_obs, *_ = self._process_batch(batch)
+        if obs.ndim == 2:
+            obs, act, next_obs = obs[:, None], act[:, None], next_obs[:, None]
+        if obs.ndim == 4:  # mbrl-lib's bootstrap iterators put the ensemble first; this model is no ensemble
+            obs, act, next_obs = obs[0], act[0], next_obs[0]
+        lengths = torch.full((len(obs),), act.shape[1])
+        return EpisodeBatch(torch.cat([obs, next_obs[:, -1:]], 1), act, lengths)
+
+    def reset(
+        self,
+        obs: Float[Tensor, "B S"],
+        rng: torch.Generator | None = None,
+        belief: Float[Tensor, "B k"] | None = None,
+    ) -> dict[str, Tensor]:
+        """Begin imagined trajectories: the first context is drawn from `belief`, else from `initial`."""
+        obs = torch.as_tensor(obs, dtype=torch.float32)
+        law = self._chain.initial.expand(len(obs), -1) if belief is None else belief
+        return {"obs": obs, "context": torch.multinomial(law, 1, generator=rng).squeeze(-1)}
+
+    def sample(
+        self,
+        act: Float[Tensor, "B A"],
+        model_state: dict[str, Tensor],
+        deterministic: bool = False,
+        rng: torch.Generator | None = None,
+    ) -> tuple[Float[Tensor, "B S"], None, None, dict[str, Tensor]]:
+        """Step every imagined trajectory in its own context, then draw the context that acts next."""
+        obs, context = model_state["obs"], model_state["context"]
+        slot = self.slots[context]
+        with torch.no_grad():
+            if deterministic:
+                next_obs = self.dynamics.predict(obs, act, slot)
+            else:
+                next_obs = self.dynamics.sample(obs, act, slot, rng)
+            next_context = torch.multinomial(self._chain.transition[context], 1, generator=rng).squeeze(-1)
+        return next_obs, None, None, {"obs": next_obs, "context": next_context}
+
+    def save(self, save_dir: str | Path) -> None:
+        """Write the model to a folder: safetensors and JSON, atomically; nothing that can run code."""
+        from mbrl_hdp.inference.saving import save_model
+
+        save_model(self, Path(save_dir))
+
+    def load(self, load_dir: str | Path) -> None:
+        """Take the parameters from a folder that `save` wrote; the parts must be the same."""
+        from mbrl_hdp.inference.saving import load_parameters
+
+        load_parameters(self, Path(load_dir))
+
+
+def _padded(probs: Float[Tensor, "N T k"], data: Trajectories) -> Float[np.ndarray, "N T k"]:
+    return np.where(data.is_step[..., None], probs.double().numpy(), np.nan)

@@ -1,0 +1,66 @@
+"""The belief in real time: one call per control step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+
+from mbrl_hdp.errors import DataError
+
+Vector = Float[np.ndarray, " n"]
+
+
+class OnlineFilter:
+    """Keeps the belief over contexts up to date (Theorem 2) while a system runs.
+
+        online = model.online_filter()
+        online.reset(obs)
+        belief = online.update(act, next_obs)     # after every step
+
+    Attributes:
+        belief: predictive law of the context that acts next.
+        filtered: law of the context that acted on the last step; `initial` before the first one.
+    """
+
+    def __init__(
+        self,
+        initial: Float[np.ndarray, " k"],
+        transition: Float[np.ndarray, "k k"],
+        log_lik: Callable[[Vector, Vector, Vector], Float[np.ndarray, " k"]],
+    ) -> None:
+        self._initial = np.asarray(initial, dtype=np.float64)
+        self._transition = np.ascontiguousarray(transition, dtype=np.float64)
+        self._log_lik = log_lik
+        self._obs: Vector | None = None
+        self.belief = self._initial.copy()
+        self.filtered = self._initial.copy()
+
+    def reset(self, obs: Vector) -> Float[np.ndarray, " k"]:
+        """Begin an episode at its first observation; give the belief, which is `initial`."""
+        self._obs = np.asarray(obs)
+        self.belief = self._initial.copy()
+        self.filtered = self._initial.copy()
+        return self.belief
+
+    def update(self, act: Vector, next_obs: Vector) -> Float[np.ndarray, " k"]:
+        """Take in one step; give the law of the context that acts next.
+
+        A next observation with NaN carries no information: the belief only moves on. If the likelihood of every
+        context vanishes, likewise.
+        """
+        if self._obs is None:
+            raise DataError("call reset(obs) with the episode's first observation before update(act, next_obs)")
+        next_obs = np.asarray(next_obs)
+        log_lik = self._log_lik(self._obs, np.asarray(act), next_obs)
+        peak = log_lik.max()
+        if np.isfinite(peak):
+            weight = self.belief * np.exp(log_lik - peak)
+            total = weight.sum()
+            self.filtered = weight / total if total > 0.0 else self.belief
+        else:
+            self.filtered = self.belief
+        self.belief = self.filtered @ self._transition
+        self._obs = next_obs
+        return self.belief

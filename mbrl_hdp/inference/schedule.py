@@ -1,0 +1,74 @@
+"""How a model is trained: budget, learning rates and the order in which things are let go.
+
+The paper's text as written (`literal`) rarely finds the contexts; `robust` normalises, holds a sticky chain while the
+heads part, and only then lets the chain and the distillation move. One schedule does not fit all data (tempering the
+likelihood helps where contexts differ strongly and hides them where they differ little), so restarts take turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from mbrl_hdp.settings import setting
+
+
+@dataclass
+class Schedule:
+    """When what happens, as fractions of a run's steps."""
+
+    name: str = setting("plain", "name of the schedule, for logs")
+    temper_from: float = setting(
+        1.0, "power of the likelihood at the first step; 1 is no tempering", above=0.0, at_most=1.0
+    )
+    temper_until: float = setting(0.4, "fraction of the run at which the power reaches 1", at_least=0.0, at_most=1.0)
+    freeze_until: float = setting(0.3, "hold the sticky chain until here", at_least=0.0, at_most=1.0)
+    distil_from: float = setting(0.5, "mask spurious contexts from here on", at_least=0.0, at_most=1.0)
+    keep_two_until: float = setting(0.9, "mask down to two contexts at most until here", at_least=0.0, at_most=1.0)
+    decay_from: float = setting(
+        0.7, "let the learning rate fall linearly to a tenth from here on", at_least=0.0, at_most=1.0
+    )
+
+    rate_factor: float = setting(1.0, "factor on all learning rates", above=0.0, at_most=1.0)
+
+    def temperature(self, progress: float) -> float:
+        """Give the power of the likelihood at a fraction of the run."""
+        if self.temper_from >= 1.0 or progress >= self.temper_until:
+            return 1.0
+        return self.temper_from + (1.0 - self.temper_from) * progress / self.temper_until
+
+    def rate(self, progress: float) -> float:
+        """Give the factor on the learning rates at a fraction of the run."""
+        if progress <= self.decay_from or self.decay_from >= 1.0:
+            return self.rate_factor
+        return self.rate_factor * (1.0 - 0.9 * (progress - self.decay_from) / (1.0 - self.decay_from))
+
+
+TEMPERED = Schedule("tempered", temper_from=0.1)
+PLAIN = Schedule("plain", freeze_until=0.7, distil_from=0.8)
+REFIT = Schedule("refit", freeze_until=0.0, distil_from=0.0, keep_two_until=0.0, decay_from=0.0, rate_factor=0.2)
+LITERAL = Schedule("literal", freeze_until=0.0, distil_from=0.0, decay_from=1.0)
+
+
+@dataclass
+class FitConfig:
+    """Settings of `fit`."""
+
+    recipe: str = setting(
+        "robust", "how the model is trained: robust, or the paper's text", choices=("robust", "literal")
+    )
+    num_steps: int = setting(500, "gradient steps of one run", at_least=1)
+    batch_size: int = setting(100, "episodes in a minibatch", at_least=1)
+    learning_rate: float = setting(5e-3, "learning rate of the transition heads", above=0.0)
+    row_learning_rate: float = setting(
+        1e-2, "learning rate of the chain where the prior has no natural step", above=0.0
+    )
+    top_learning_rate: float = setting(5e-2, "learning rate of the shared weights", above=0.0)
+    natural_step: float = setting(0.05, "step of the natural gradient of the chain", above=0.0, at_most=1.0)
+    stay: float = setting(0.8, "diagonal of the chain that training starts from", at_least=0.0, at_most=1.0)
+    start_strength: float = setting(1000.0, "pseudo-counts a row behind that chain", above=0.0)
+    num_restarts: int = setting(3, "runs of which the best on held-out data is taken", at_least=1)
+    holdout: float = setting(
+        0.1, "share of the episodes kept aside for choosing among the runs", at_least=0.0, below=1.0
+    )
+    clip: float = setting(10.0, "gradients are cut elementwise at this size", above=0.0)
+    schedules: list[Schedule] = field(default_factory=lambda: [replace(TEMPERED), replace(PLAIN)])
