@@ -10,12 +10,13 @@ from pyro.infer import TraceEnum_ELBO
 from torch import nn
 
 from benchmarks.enumerated_pyro import Data, HdpSettings, PlainHeads, enumerated_loss, enumerated_model
+from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo, prior_kl, step_log_lik
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.probability.hmm import log_evidence
 from mbrl_hdp.probability.masking import mask_chain
-from mbrl_hdp.types import ContextChain
+from mbrl_hdp.types import ContextChain, TaskSpec
 from mbrl_hdp_priors import BetaHdpPrior, DirichletPrior, HdpPrior, MlePrior
 
 SETTINGS = HdpSettings(max_contexts=3, top_concentration=1.7, row_concentration=5.0, stickiness=1.3)
@@ -103,6 +104,39 @@ def test_equals_the_enumerated_pyro_program_in_value_and_gradient():
     for name, left, right in zip(parameters, ours_grad, theirs_grad, strict=True):
         assert right.abs().max() > 1e-3, name
         torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-8, msg=name)
+
+
+def test_the_built_in_cartpole_model_equals_the_enumerated_program():
+    """The compiled heads, in value and in the gradient of every weight."""
+    _, batch = problem(obs_dim=4)
+    dynamics = load_registry().build_dynamics("cartpole", TaskSpec(max_contexts=3, obs_dim=4, act_dim=1))
+    rows = batch.obs[:, :-1].flatten(0, 1), batch.act.flatten(0, 1), batch.obs[:, 1:].flatten(0, 1)
+    dynamics.set_normaliser(*rows)
+    features = dynamics.input_scaler(dynamics.features(batch.obs[:, :-1], batch.act))
+    targets = dynamics.target_scaler(batch.obs[:, 1:] - batch.obs[:, :-1])
+    heads = PlainHeads(3, 6, 4, hidden=128)
+    ours_of = dict(zip(("first", "second"), dynamics.heads.weights, strict=True))
+    biases_of = dict(zip(("first_bias", "second_bias"), dynamics.heads.biases, strict=True))
+    with torch.no_grad():
+        for name, weight in ours_of.items():
+            getattr(heads, name).copy_(weight.mT)
+        for name, bias in biases_of.items():
+            getattr(heads, name).copy_(bias[:, None])
+        heads.log_std.copy_(dynamics.noise_std().log())
+    prior = random_prior()
+    ours = -elbo(prior, dynamics, batch, ElboScale(11, 1)).value
+    ours.backward()
+    prior_gradient = prior.logits.grad.clone()
+    prior.zero_grad()
+    theirs = enumerated_loss(SETTINGS, heads, Data(features, targets, batch.lengths, 11), prior.guide)
+    theirs.backward()
+    jacobian = 11 / 4 * batch.lengths.sum() * dynamics.target_scaler.log_volume()
+    torch.testing.assert_close(ours, theirs + jacobian, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(prior_gradient, prior.logits.grad, rtol=1e-6, atol=1e-7)
+    for name, weight in ours_of.items():
+        torch.testing.assert_close(weight.grad, getattr(heads, name).grad.mT, rtol=1e-6, atol=1e-7)
+    for name, bias in biases_of.items():
+        torch.testing.assert_close(bias.grad, getattr(heads, name).grad[:, 0], rtol=1e-6, atol=1e-7)
 
 
 def test_agrees_with_the_enumerated_program_under_the_real_guide_on_average():
