@@ -36,6 +36,19 @@ class ContextDynamics(nn.Module, ABC):
         Parts of the state that the structure predicts exactly (positions from velocities) carry no density.
         """
 
+    def log_prob_slots(
+        self,
+        obs: Float[Tensor, "batch S"],
+        act: Float[Tensor, "batch A"],
+        next_obs: Float[Tensor, "batch S"],
+        slots: Int[Tensor, " n"],
+    ) -> Float[Tensor, "batch n"]:
+        """Give `log_prob` of some contexts only, those that distillation left alive.
+
+        A structure that can leave out the others' work overrides this.
+        """
+        return self.log_prob(obs, act, next_obs)[:, slots]
+
     @abstractmethod
     def predict(
         self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], context: Int[Tensor, " batch"]

@@ -83,17 +83,17 @@ class ContextHeads(nn.Module):
             return self._run_segments(inputs.flatten(0, 1), order, starts, context.numpy()).unflatten(
                 0, (num_paths, num_rows)
             )
-        layers = [(weight[context], bias[context]) for weight, bias in self._layers()]
-        return _run_layers(layers, inputs.mT).mT
+        return _run_layers(self._layers(context), inputs.mT).mT
 
     def log_density(
         self,
         inputs: Float[Tensor, "batch I"],
         targets: Float[Tensor, "batch O"],
-        inverse_std: Float[Tensor, "K O"],
-        offset: Float[Tensor, " K"],
+        inverse_std: Float[Tensor, "n O"],
+        offset: Float[Tensor, " n"],
         skip_share: float = DEFAULT_SKIP_SHARE,
-    ) -> Float[Tensor, "batch K"]:
+        slots: Int[Tensor, " n"] | None = None,
+    ) -> Float[Tensor, "batch n"]:
         """Give the Gaussian log density of every head: offset[k] - 1/2 sum_o ((targets - mean_k) inverse_std)^2.
 
         Args:
@@ -104,25 +104,24 @@ class ContextHeads(nn.Module):
             skip_share: in single precision, the backward pass leaves out the (row, context) pairs with the smallest
                 contributions |grad| (1 + squared distance), as long as these add up to less than this share of the sum
                 over all pairs; 0 leaves out zeros only. Double precision never leaves out more than zeros.
+            slots: the heads to run, with their rows of `inverse_std` and `offset`; all of them by default.
         """
         if self._is_compilable(inputs, targets):
             share = skip_share if inputs.dtype == torch.float32 else 0.0
-            weight, out_weight = self.weights
-            bias, out_bias = self.biases
-            return _CompiledDensity.apply(
-                inputs, targets, weight, bias, out_weight, out_bias, inverse_std, offset, share
-            )
-        return self.reference_log_density(inputs, targets, inverse_std, offset)
+            layers = [tensor for layer in self._layers(slots) for tensor in layer]
+            return _CompiledDensity.apply(inputs, targets, *layers, inverse_std, offset, share)
+        return self.reference_log_density(inputs, targets, inverse_std, offset, slots)
 
     def reference_log_density(
         self,
         inputs: Float[Tensor, "batch I"],
         targets: Float[Tensor, "batch O"],
-        inverse_std: Float[Tensor, "K O"],
-        offset: Float[Tensor, " K"],
-    ) -> Float[Tensor, "batch K"]:
+        inverse_std: Float[Tensor, "n O"],
+        offset: Float[Tensor, " n"],
+        slots: Int[Tensor, " n"] | None = None,
+    ) -> Float[Tensor, "batch n"]:
         """Give the same as `log_density` in plain torch, in chunks whose hidden layers are computed again backwards."""
-        layers = [tensor for layer in self._layers() for tensor in layer]
+        layers = [tensor for layer in self._layers(slots) for tensor in layer]
         if len(inputs) <= ROWS_PER_CHUNK:
             return _chunk_density(inputs, targets, inverse_std, offset, *layers)
         pairs = zip(inputs.split(ROWS_PER_CHUNK), targets.split(ROWS_PER_CHUNK), strict=True)
@@ -135,9 +134,9 @@ class ContextHeads(nn.Module):
             ]
         )
 
-    def _layers(self, head: int | None = None) -> list[tuple[Tensor, Tensor]]:
+    def _layers(self, slots: int | Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
         pairs = zip(self.weights, self.biases, strict=True)
-        return [(weight, bias) if head is None else (weight[head], bias[head]) for weight, bias in pairs]
+        return [(weight, bias) if slots is None else (weight[slots], bias[slots]) for weight, bias in pairs]
 
     def _is_compilable(self, *rows: Tensor) -> bool:
         dtype = self.weights[0].dtype

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -94,23 +93,13 @@ class FullNoiseDynamics(LinearDynamics):
         super().__init__(task, config)
         self.lower = nn.Parameter(torch.zeros(task.max_contexts, task.obs_dim, task.obs_dim))
 
-    def log_prob(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
-    ) -> Float[Tensor, "batch K"]:
-        """Give log p(next_obs | obs, act, context=k) for every k, in the data's own units.
-
-        Raises:
-            DataError: on rows of the wrong width.
-        """
-        self._check_rows(obs, act, next_obs)
-        std = self.noise_std()
-        has_density = self.target_scaler.scale > 0
-        constant = torch.where(has_density, -std.log() - 0.5 * math.log(2.0 * math.pi), 0.0).sum(-1)
-        mean = self.heads(self.input_scaler(self.features(obs, act)))
-        scaled = (self.target_scaler(self.targets(obs, next_obs))[:, None] - mean) / std
-        white = torch.einsum("koi,bki->bko", self._whitening(), torch.where(has_density, scaled, 0.0))
-        squares = torch.where(has_density, white, 0.0).square().sum(-1)
-        return constant - self.target_scaler.log_volume() - 0.5 * squares
+    def _log_density(self, features: Tensor, targets: Tensor, slots: Tensor | None = None) -> Tensor:
+        std, has_density = self.noise_std(), self.target_scaler.scale > 0
+        mean = self.heads(self.input_scaler(features))
+        scaled = torch.where(has_density, (self.target_scaler(targets)[:, None] - mean) / std, 0.0)
+        white = torch.where(has_density, torch.einsum("koi,bki->bko", self._whitening(), scaled), 0.0)
+        log_density = self._log_peak(std) - 0.5 * white.square().sum(-1)
+        return log_density if slots is None else log_density[:, slots]
 
     def _whitening(self) -> Tensor:
         identity = torch.eye(self.obs_dim, dtype=self.lower.dtype, device=self.lower.device)

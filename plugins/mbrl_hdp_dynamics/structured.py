@@ -82,7 +82,22 @@ class StructuredDynamics(ContextDynamics):
             DataError: on rows of the wrong width.
         """
         self._check_rows(obs, act, next_obs)
-        return self._log_density(self.features(obs, act), self.targets(obs, next_obs))
+        return self._log_density(*self._density_rows(obs, act, next_obs))
+
+    def log_prob_slots(
+        self,
+        obs: Float[Tensor, "batch S"],
+        act: Float[Tensor, "batch A"],
+        next_obs: Float[Tensor, "batch S"],
+        slots: Int[Tensor, " n"],
+    ) -> Float[Tensor, "batch n"]:
+        """Give `log_prob` of some contexts only; the others' networks do not run.
+
+        Raises:
+            DataError: on rows of the wrong width.
+        """
+        self._check_rows(obs, act, next_obs)
+        return self._log_density(*self._density_rows(obs, act, next_obs), slots)
 
     def predict(
         self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], context: Int[Tensor, " batch"]
@@ -148,7 +163,10 @@ class StructuredDynamics(ContextDynamics):
         """
         self._check_rows(obs, act, next_obs)
         with torch.no_grad():
-            self._fit_scalers(self.features(obs, act), self.targets(obs, next_obs))
+            features, targets = self._density_rows(obs, act, next_obs)
+            is_complete = features.isfinite().all(-1) & targets.isfinite().all(-1)
+            self.input_scaler.fit(features[is_complete])
+            self.target_scaler.fit(targets[is_complete])
 
     def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
         """Draw fresh weights for the heads in `slots` and set their noise to the targets' spread."""
@@ -158,13 +176,21 @@ class StructuredDynamics(ContextDynamics):
         """Give the noise std of every context and target, in units of the target's spread."""
         return (self.config.std_floor**2 + (2.0 * self.raw_log_std).exp()).sqrt()
 
-    def _log_density(self, features: Tensor, targets: Tensor) -> Tensor:
-        std = self.noise_std()
-        has_density = self.target_scaler.scale > 0
-        offset = torch.where(has_density, -std.log() - 0.5 * _LOG_2PI, 0.0).sum(-1) - self.target_scaler.log_volume()
-        inverse_std = torch.where(has_density, 1.0 / std, 0.0)
+    def _density_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the features and targets that carry density, a row each."""
+        return self.features(obs, act), self.targets(obs, next_obs)
+
+    def _log_density(self, features: Tensor, targets: Tensor, slots: Tensor | None = None) -> Tensor:
+        std = self.noise_std() if slots is None else self.noise_std()[slots]
+        inverse_std = torch.where(self.target_scaler.scale > 0, 1.0 / std, 0.0)
         inputs, scaled = self.input_scaler(features), self.target_scaler(targets)
-        return self.heads.log_density(inputs, scaled, inverse_std, offset, self.config.skip_share)
+        offset = self._log_peak(std)
+        return self.heads.log_density(inputs, scaled, inverse_std, offset, self.config.skip_share, slots)
+
+    def _log_peak(self, std: Tensor) -> Tensor:
+        """Give the log density at the mean, in the data's units; constant targets have none."""
+        log_peak = torch.where(self.target_scaler.scale > 0, -std.log() - 0.5 * _LOG_2PI, 0.0)
+        return log_peak.sum(-1) - self.target_scaler.log_volume()
 
     def _step(self, obs: Tensor, act: Tensor, context: Tensor, noise: NoiseSource | None = None) -> Tensor:
         return self.advance(obs, self._change(self.features(obs, act), context, noise))
@@ -182,11 +208,6 @@ class StructuredDynamics(ContextDynamics):
         """Turn standard normal numbers (rows, or blocks that share a context) into the contexts' noise."""
         std = self.noise_std()[context]
         return standard * (std[:, None] if standard.ndim > 2 else std)
-
-    def _fit_scalers(self, features: Tensor, targets: Tensor) -> None:
-        is_complete = features.isfinite().all(-1) & targets.isfinite().all(-1)
-        self.input_scaler.fit(features[is_complete])
-        self.target_scaler.fit(targets[is_complete])
 
     def _reset(self, slots: Tensor, generator: torch.Generator | None) -> None:
         with torch.no_grad():

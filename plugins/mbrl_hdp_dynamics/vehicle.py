@@ -56,38 +56,18 @@ class VehicleDynamics(StructuredDynamics):
         position = obs[..., :2] + self.dt * obs[..., 2:4]
         return torch.cat([position, obs[..., 2:_COLUMNS] + change], -1)
 
-    def log_prob(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
-    ) -> Float[Tensor, "batch K"]:
-        """Give the log density of the ego's change, or the sum over all cars; see the class.
-
-        Raises:
-            DataError: on rows of the wrong width.
-        """
+    def _density_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         if not self.uses_all:
-            return super().log_prob(obs, act, next_obs)
-        self._check_rows(obs, act, next_obs)
-        features, targets = self._all_cars(obs, act, next_obs)
-        return self._log_density(features, targets).unflatten(0, (len(obs), -1)).sum(1)
-
-    def set_normaliser(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
-    ) -> None:
-        """Fix the scales from the cars that carry density.
-
-        Raises:
-            DataError: on rows of the wrong width, or if no complete row is left.
-        """
-        if not self.uses_all:
-            return super().set_normaliser(obs, act, next_obs)
-        self._check_rows(obs, act, next_obs)
-        with torch.no_grad():
-            self._fit_scalers(*self._all_cars(obs, act, next_obs))
-
-    def _all_cars(self, obs: Tensor, act: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+            return super()._density_rows(obs, act, next_obs)
         cars, acts = _per_car(obs, act)
         features = self.features(cars, acts).flatten(0, 1)
         return features, self.targets(cars.flatten(0, 1), _split_cars(next_obs).flatten(0, 1))
+
+    def _log_density(self, features: Tensor, targets: Tensor, slots: Tensor | None = None) -> Tensor:
+        log_density = super()._log_density(features, targets, slots)
+        if not self.uses_all:
+            return log_density
+        return log_density.unflatten(0, (-1, self.obs_dim // _COLUMNS)).sum(1)
 
     def _step(self, obs: Tensor, act: Tensor, context: Tensor, noise: NoiseSource | None = None) -> Tensor:
         """Move all cars: every car is a row of its own for the networks, in the context of its observation."""

@@ -289,6 +289,21 @@ def test_slots_can_be_permuted_and_reset(name):
     assert all(value.shape[0] == 4 for value in model.parameters())
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_some_slots_equal_all_slots(name):
+    model = build(name, 4)
+    data = make_rows(model)
+    model.set_normaliser(*data)
+    slots = torch.tensor([3, 1])
+    some, every = model.log_prob_slots(*data, slots), model.log_prob(*data)[:, slots]
+    torch.testing.assert_close(some, every)
+    weight = torch.randn(some.shape, generator=torch.Generator().manual_seed(0), dtype=some.dtype)
+    values = list(model.parameters())
+    both = [torch.autograd.grad((weight * part).sum(), values) for part in (some, every)]
+    torch.testing.assert_close(*both)
+    assert bool((both[0][0][[0, 2]] == 0).all())
+
+
 def test_the_seed_of_the_task_decides_the_start():
     first, again = (build_cartpole(CartpoleConfig(**SMALL), task(3, 4, 1)) for _ in range(2))
     other = build_cartpole(CartpoleConfig(**SMALL), TaskSpec(3, 4, 1, seed=6))
