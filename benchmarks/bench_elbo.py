@@ -88,7 +88,7 @@ def peak_memory(num_episodes: int, num_steps: int, max_contexts: int) -> float:
     command = [sys.executable, "-m", "benchmarks.bench_elbo", "--memory", *sizes]
     root = Path(__file__).parents[1]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=root, env=env, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=root, env=env, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)
 
 
