@@ -9,6 +9,7 @@ skipped), and the bounds are compared before the clocks start.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -107,15 +108,16 @@ def run() -> list[Row]:
 
 
 def _memory_rows() -> list[Row]:
-    base = peak_memory(100, 100, 10)
-    grown = {"2x B": (200, 100, 10), "2x T": (100, 200, 10), "2x K": (100, 100, 20), "8x B*T*K": (200, 200, 20)}
+    base = (200, 200, 10)
+    grown = {"2x B": (400, 200, 10), "2x T": (200, 400, 10), "2x K": (200, 200, 20), "8x B*T*K": (400, 400, 20)}
+    base_peak = peak_memory(*base)
     return [
         Row(
-            f"peak memory of an ELBO gradient, {name} of B=T=100, K=10",
+            f"peak memory of an ELBO gradient, {name} of B=T=200, K=10",
             peak_memory(*sizes),
             "linear growth",
-            base * (sizes[0] * sizes[1] * sizes[2]) / 1e5,
-            target=0.8,
+            base_peak * math.prod(sizes) / math.prod(base),
+            target=0.65,  # the allocator adds noise; growth with the square of a size would give 0.5, of all three 0.125
             unit="MB",
         )
         for name, sizes in grown.items()
