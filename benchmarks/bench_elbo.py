@@ -117,7 +117,7 @@ def _memory_rows() -> list[Row]:
             peak_memory(*sizes),
             "linear growth",
             base_peak * math.prod(sizes) / math.prod(base),
-            target=0.65,  # the allocator adds noise; growth with the square of a size would give 0.5, of all three 0.125
+            target=0.65,  # allocator noise; growth with the square of a size would give 0.5
             unit="MB",
         )
         for name, sizes in grown.items()
