@@ -2,6 +2,11 @@
 
 Decision for decision what highway-env 1.12's IDMVehicle on a RegulatedRoad does with two cars on this road, its
 peculiarities included; they are marked where they surprise.
+
+How far it agrees, as the tests hold it: both cars to 1e-9 m in the paper's scenario, to 1e-6 m through following and
+yielding on other routes. Where the social car stands still (it yields for seconds), the package's steering divides by a
+speed around zero and magnifies rounding: from there on the social cars of the two backends may differ visibly, while
+the ego, which does not react, stays exact.
 """
 
 from __future__ import annotations
