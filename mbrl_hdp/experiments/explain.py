@@ -74,7 +74,7 @@ def _explain_key(override: Override, groups: dict[str, list[str]], base: DictCon
         return f"unknown key {key!r}: there is no {parent!r}; {did_you_mean(parent, siblings)}"
     if leaf in node:
         return None
-    siblings = [f"{parent}.{name}" if parent else str(name) for name in node]
+    siblings = [f"{parent}.{name!s}" if parent else str(name) for name in node]
     siblings += [] if parent else list(groups)
     return f"unknown key {key!r}; {did_you_mean(key, siblings)}"
 
@@ -83,7 +83,8 @@ def _values(override: Override) -> list[str]:
     if override.is_discrete_sweep():
         return list(override.sweep_string_iterator())
     value = override.value()
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    items = value if isinstance(value, list) else [value]
+    return [f"{item!s}" for item in items]
 
 
 def _keys(config: DictConfig) -> list[str]:

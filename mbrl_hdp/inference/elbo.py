@@ -22,7 +22,6 @@ from torch import Tensor
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.probability.hmm import EvidenceAndCounts, log_evidence_and_counts
-from mbrl_hdp.probability.masking import mask_chain
 from mbrl_hdp.types import ContextChain
 
 _LIKELIHOOD_SITE = "mbrl_hdp_log_likelihood"  # a name that no prior's own site has
@@ -99,34 +98,48 @@ class Elbo:
         return -self.value / self.num_transitions
 
 
-def step_log_lik(dynamics: ContextDynamics, batch: EpisodeBatch) -> Float[Tensor, "B T K"]:
+def step_log_lik(
+    dynamics: ContextDynamics, batch: EpisodeBatch, slots: Int[Tensor, " n"] | None = None
+) -> Float[Tensor, "B T n"]:
     """Give log p(obs[t+1] | obs[t], act[t], context=k); zero (no information) where nothing was observed.
 
-    Only transitions that carry likelihood reach the network, so padding costs nothing and NaN stays outside.
+    Only transitions that carry likelihood reach the network, so padding costs nothing and NaN stays outside. With
+    `slots`, only those contexts' networks run.
     """
+
+    def log_prob(*rows: Tensor) -> Tensor:
+        return dynamics.log_prob(*rows) if slots is None else dynamics.log_prob_slots(*rows, slots)
+
     is_used = batch.carries_likelihood()
     num_episodes, num_steps = is_used.shape
     columns = batch.obs[:, :-1], batch.act, batch.obs[:, 1:]
     if bool(is_used.all()):
-        rows = dynamics.log_prob(*(column.flatten(0, 1) for column in columns))
+        rows = log_prob(*(column.flatten(0, 1) for column in columns))
         return rows.view(num_episodes, num_steps, -1)
-    rows = dynamics.log_prob(*(column[is_used] for column in columns))
+    rows = log_prob(*(column[is_used] for column in columns))
     log_lik = rows.new_zeros(num_episodes, num_steps, rows.shape[-1])
     return log_lik.index_put((is_used,), rows)
 
 
 def expected_log_likelihood(
-    chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"], scale: ElboScale
+    chain: ContextChain, log_lik: Float[Tensor, "B T n"], lengths: Int[Tensor, " B"], scale: ElboScale
 ) -> EvidenceAndCounts:
     """Give the log evidence of every episode under one draw of the chain, with the contexts' expected counts.
 
-    The temperature and the mask of `scale` apply; N/B does not.
+    The temperature and the mask of `scale` apply; N/B does not. `log_lik` has the contexts that the mask keeps (all of
+    them without one); the evidence is that of `mask_chain`, the counts have full width with zeros at masked contexts.
     """
-    if scale.keep is not None:
-        chain = mask_chain(chain, scale.keep)
     if scale.temperature != 1.0:
         log_lik = scale.temperature * log_lik
-    return log_evidence_and_counts(chain, log_lik, lengths)
+    if scale.keep is None:
+        return log_evidence_and_counts(chain, log_lik, lengths)
+    slots = scale.keep.nonzero().squeeze(-1)
+    kept = ContextChain(chain.initial[slots], chain.transition[slots][:, slots])
+    found = log_evidence_and_counts(kept, log_lik, lengths)
+    initial = torch.zeros_like(chain.initial).index_copy(0, slots, found.expected_initial.to(chain.initial))
+    transitions = torch.zeros_like(chain.transition)
+    transitions[slots[:, None], slots] = found.expected_transitions.to(transitions)
+    return EvidenceAndCounts(found.log_evidence, initial, transitions)
 
 
 def prior_kl(prior: ContextPrior, num_draws: int = 1) -> Float[Tensor, ""]:
@@ -146,7 +159,7 @@ def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, sc
         >>> bound = elbo(prior, dynamics, batch, ElboScale(num_episodes=500, num_transitions=50_000))
         >>> bound.loss.backward()
     """
-    log_lik = step_log_lik(dynamics, batch)
+    log_lik = step_log_lik(dynamics, batch, None if scale.keep is None else scale.keep.nonzero().squeeze(-1))
     num_copies = scale.num_episodes / len(batch.lengths)
     draws: list[EvidenceAndCounts] = []
 

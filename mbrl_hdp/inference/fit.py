@@ -111,7 +111,7 @@ def fit(
 
 
 def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
-    """Choose among runs: reject those that predict worse than the best by more than `tolerance`, then rank by likelihood.
+    """Choose among runs: reject those that predict clearly worse than the best one, then rank by likelihood.
 
     The likelihood alone can prefer a wrong optimum in which the contexts flip at every step; its predictions give it
     away.

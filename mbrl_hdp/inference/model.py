@@ -14,7 +14,7 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
+from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, apply_keep_mask_full_width, keep_at_least
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo, step_log_lik
@@ -111,6 +111,11 @@ class ContextModel(mbrl.models.Model):
     def chain(self) -> ContextChain:
         """The distilled chain as tensors, width `num_contexts`."""
         return self._chain
+
+    @property
+    def full_chain(self) -> ContextChain:
+        """The distilled chain at full width (Algorithm 2, policy form): spurious contexts are never entered."""
+        return apply_keep_mask_full_width(self.posterior(), self._kept)
 
     @property
     def slots(self) -> Int[Tensor, " k"]:
@@ -223,7 +228,7 @@ class ContextModel(mbrl.models.Model):
     def _row_log_lik(self, obs: Any, act: Any, next_obs: Any) -> Float[np.ndarray, " k"]:
         rows = [torch.as_tensor(np.atleast_2d(row), dtype=torch.float32) for row in (obs, act, next_obs)]
         with torch.no_grad():
-            return self.dynamics.log_prob(*rows)[0, self._kept].double().numpy()
+            return self.dynamics.log_prob_slots(*rows, self.slots)[0].double().numpy()
 
     def _log_lik(self, data: Trajectories) -> tuple[EpisodeBatch, Float[Tensor, "N T k"]]:
         if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):
@@ -233,7 +238,7 @@ class ContextModel(mbrl.models.Model):
             )
         batch = EpisodeTensors.of(data).batch()
         with torch.no_grad():
-            return batch, step_log_lik(self.dynamics, batch)[..., self._kept]
+            return batch, step_log_lik(self.dynamics, batch, self.slots)
 
     # mbrl-lib's interface --------------------------------------------------------------------------------------
 

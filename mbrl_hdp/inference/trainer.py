@@ -8,13 +8,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mbrl_hdp.distil.distiller import Distiller, keep_at_least, mask_chain
+from mbrl_hdp.distil.distiller import Distiller, keep_at_least
 from mbrl_hdp.inference.dynamics import ContextDynamics
-from mbrl_hdp.inference.elbo import Elbo, ElboScale, EpisodeBatch, elbo, step_log_lik
+from mbrl_hdp.inference.elbo import Elbo, ElboScale, EpisodeBatch, elbo, expected_log_likelihood, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
 from mbrl_hdp.inference.schedule import FitConfig, Schedule
-from mbrl_hdp.probability.hmm import log_evidence
 from mbrl_hdp.types import ContextChain, ContextPosterior
 
 Report = Callable[[int, float, int], None]
@@ -96,10 +95,11 @@ class Trainer:
 
     def _frozen_loss(self, batch: EpisodeBatch, scale: ElboScale) -> Float[Tensor, ""]:
         """Give the loss while the chain is held: the heads learn, the prior waits."""
-        chain = self.start_chain if scale.keep is None else mask_chain(self.start_chain, scale.keep)
-        log_lik = scale.temperature * step_log_lik(self.dynamics, batch)
-        evidence = log_evidence(chain, log_lik, batch.lengths).sum() * (scale.num_episodes / len(batch.lengths))
-        return -(evidence + self.dynamics.log_prior()) / scale.num_transitions
+        slots = None if scale.keep is None else scale.keep.nonzero().squeeze(-1)
+        log_lik = step_log_lik(self.dynamics, batch, slots)
+        evidence = expected_log_likelihood(self.start_chain, log_lik, batch.lengths, scale).log_evidence.double().sum()
+        copies = scale.num_episodes / len(batch.lengths)
+        return -(copies * evidence + self.dynamics.log_prior()) / scale.num_transitions
 
     def _natural_step(self, bound: Elbo) -> None:
         if isinstance(self.prior, NaturalPrior):

@@ -1,0 +1,128 @@
+"""Models on disk: one safetensors file with the numbers and, in its header, everything else as JSON.
+
+One file, written atomically, so that numbers and words always belong together; reading it runs no code. `model.json`
+beside it is a copy of the words for people. The full posterior is saved, so that a loaded model can be warm-started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.errors import CheckpointError, did_you_mean
+from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
+from mbrl_hdp.types import TaskSpec
+
+SCHEMA_VERSION = 1
+_NUMBERS, _WORDS = "model.safetensors", "model.json"
+_KINDS = {"prior": "prior", "dynamics": "dynamics", "distillation": "distiller"}
+
+
+def save_model(model: ContextModel, folder: Path) -> None:
+    """Write a model to a folder, which is made if it is not there; an interrupted write leaves the old files whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    words = {
+        "schema_version": SCHEMA_VERSION,
+        "task": dataclasses.asdict(model.task),
+        "parts": {
+            kind: {"name": part.name, "config": _plain(part.config)}
+            for kind, part in ((kind, getattr(model.parts, kind)) for kind in _KINDS)
+        },
+        "report": dataclasses.asdict(model.report),
+    }
+    with atomic_path(folder / _NUMBERS) as path:
+        save_file(tensors, path, metadata={"words": json.dumps(words)})
+    with atomic_path(folder / _WORDS) as path:
+        path.write_text(json.dumps(words, indent=2))
+
+
+def load_model(folder: str | Path, registry: Registry | None = None) -> ContextModel:
+    """Build a model from a folder that `save_model` wrote.
+
+    Raises:
+        CheckpointError: if a file is missing, damaged or of another version, or a plugin is not installed.
+    """
+    from mbrl_hdp.inference.fit import build_model
+
+    folder = Path(folder)
+    words, tensors = _read(folder / _NUMBERS)
+    registry = registry or load_registry()
+    try:
+        sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in words["task"].items()}
+        task = TaskSpec(**sizes)
+        parts = ModelParts(**{kind: _part(kind, words["parts"][kind], registry) for kind in _KINDS})
+        report = FitReport(**words["report"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / _NUMBERS} is damaged: {error}; save the model again") from error
+    model = build_model(parts, task, registry)
+    _fill(model, tensors, folder / _NUMBERS)
+    model.report = report
+    return model
+
+
+def load_parameters(model: ContextModel, folder: Path) -> None:
+    """Fill a model of the same parts and sizes with the numbers in a folder.
+
+    Raises:
+        CheckpointError: if the file is missing or damaged, or belongs to a model of other sizes.
+    """
+    _, tensors = _read(folder / _NUMBERS)
+    _fill(model, tensors, folder / _NUMBERS)
+
+
+def _fill(model: ContextModel, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} belongs to another model: {' '.join(str(error).split())}") from error
+    model.extract()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Read words and numbers; refuse what is missing, damaged or of another version."""
+    if not path.is_file():
+        raise CheckpointError(
+            f"no model in {path.parent}: there is no {path.name}; give the folder that `mbrl-hdp fit ... out=DIR` or "
+            "model.save(DIR) wrote"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            words = json.loads((file.metadata() or {}).get("words", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}; save the model again") from error
+    version = words.get("schema_version") if isinstance(words, dict) else None
+    if version != SCHEMA_VERSION:
+        raise CheckpointError(
+            f"{path} has schema_version {version!r}, this program reads {SCHEMA_VERSION}: "
+            "use the version of mbrl_hdp that wrote it, or fit the model again"
+        )
+    return words, tensors
+
+
+def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
+    plugin = registry.get(_KINDS[kind], words["name"])
+    known = {field.name for field in dataclasses.fields(plugin.spec.config)}
+    for key in words["config"]:
+        if key not in known:
+            raise CheckpointError(f"{kind} {words['name']!r} has no setting {key!r}; {did_you_mean(key, known)}")
+    return Part(words["name"], plugin.spec.config(**words["config"]))
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """Give a plugin's settings as plain words; the option name that Hydra adds is left out."""
+    return {key: value for key, value in dataclasses.asdict(config).items() if key != "name"}
+
+
+def is_finite(model: ContextModel) -> bool:
+    """Tell whether every number of a model is finite."""
+    return all(bool(torch.isfinite(t).all()) for t in model.state_dict().values() if t.is_floating_point())
