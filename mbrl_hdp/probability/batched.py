@@ -55,7 +55,7 @@ def backward_pass(
     backward = marginals.new_ones(marginals.shape[1:])
     for t in range(len(marginals) - 1, -1, -1):
         marginals[t] *= backward
-        ratio = (forward.lik[t] / forward.scale[t]).mul_(backward).clamp_(max=LARGEST)
+        ratio = (forward.lik[t] * backward).div_(forward.scale[t]).clamp_(max=LARGEST)
         if t == 0:
             by_initial = ratio @ weights
             break

@@ -22,9 +22,9 @@ from mbrl_hdp.probability.scaling import LARGEST, SMALLEST, Derivatives, Forward
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile on first call; keep the machine code on disk where there is a place to write it.
 
-    Sums may be reordered and multiplications fused; NaN and infinities keep their meaning.
+    Products and sums may be fused, nothing is reordered: the loops count on their order near the float range's end.
     """
-    options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
+    options: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no writable cache directory
@@ -167,7 +167,8 @@ def _add(row, values):
 def _combine(probs, lik, backward, inverse, marginal, ratio, largest):
     for b in range(len(probs)):
         marginal[b] = probs[b] * backward[b]
-        value = lik[b] * inverse[b] * backward[b]
+        # In this order: a context that cannot be entered may have a likelihood that only a zero message tames.
+        value = lik[b] * backward[b] * inverse[b]
         ratio[b] = largest if value > largest else value
 
 

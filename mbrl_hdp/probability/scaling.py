@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-SMALLEST = 1e-100
+SMALLEST = 1e-140
 LARGEST = 1e290
 
 
@@ -67,6 +67,9 @@ def scaled_likelihoods(
 ) -> tuple[Float[Tensor, "T K B"], Float[Tensor, " B"]]:
     """Take the largest log-likelihood among the enterable contexts out of every step.
 
+    A context that the chain cannot enter (zero initial probability, zero column) may be far likelier than those. Only
+    the derivatives by those zeros see it; there it counts as at most e^650 times likelier than the best of the rest.
+
     Returns:
         exp(log_lik - offset) in float64 and in the layout of the message passes, and the sum of the offsets over each
         sequence.
@@ -82,7 +85,6 @@ def scaled_likelihoods(
     offset = torch.where((offset != -torch.inf) & is_inside, offset, 0.0)
     lik -= offset[:, None]
     if not can_enter.all() or not (initial > 0).all():
-        # Contexts that cannot be entered may be far likelier than the rest; derivatives at zero entries see them.
         lik.clamp_(max=650.0)
     lik.exp_()
     if isinstance(is_inside, Tensor):

@@ -276,3 +276,31 @@ def test_kernels_compile_without_a_place_for_their_cache(monkeypatch):
         return 2 * value
 
     assert kernels.compiled(double)(21) == 42
+
+
+PROBABILITIES = st.sampled_from([0.0, 0.0, 1e-300, 1e-120, 1e-60, 1e-30, 0.1, 0.5, 1.0])
+LOG_LIKS = st.sampled_from([-torch.inf, -5000.0, -900.0, -300.0, -40.0, -1.0, 0.0, 0.5, 2.0, 700.0])
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), size=st.integers(1, 3), num_steps=st.integers(1, 5))
+def test_no_regime_is_lost(data, size, num_steps):
+    # Zeros, tiny entries and likelihoods far beyond the float range, in any combination.
+    initial = torch.tensor(data.draw(st.lists(PROBABILITIES, min_size=size, max_size=size)), dtype=torch.float64)
+    rows = data.draw(st.lists(PROBABILITIES, min_size=size * size, max_size=size * size))
+    transition = torch.tensor(rows, dtype=torch.float64).reshape(size, size)
+    initial, transition = (torch.nn.functional.normalize(x, p=1, dim=-1, eps=1e-310) for x in (initial, transition))
+    values = data.draw(st.lists(LOG_LIKS, min_size=num_steps * size, max_size=num_steps * size))
+    log_lik = torch.tensor(values, dtype=torch.float64).reshape(1, num_steps, size)
+    # Derivatives by entries that nothing passes through may exceed any number and are cut: keep away from that.
+    can_enter = torch.stack([initial > 0] + [(transition > 0).any(0)] * (num_steps - 1))
+    best = torch.where(can_enter, log_lik[0], -torch.inf).amax(-1, keepdim=True)
+    log_lik[0] = torch.minimum(log_lik[0], best + 100.0)
+    lengths, weights = torch.tensor([num_steps]), torch.ones(1, dtype=torch.float64)
+    messages = log_messages(initial, transition, log_lik, lengths)
+    truth = exact_derivatives(initial, transition, log_lik, lengths, weights)
+    result = passes.MessagePass(passes.message_inputs(ContextChain(initial, transition), log_lik, lengths))
+    torch.testing.assert_close(result.forward.log_evidence, messages.log_evidence, rtol=1e-12, atol=1e-10)
+    torch.testing.assert_close(result.unit_derivatives.marginals, truth.marginals, rtol=1e-8, atol=1e-10)
+    for mine, theirs in zip(result.unit_derivatives[1:], truth[1:], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
