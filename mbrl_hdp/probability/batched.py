@@ -46,9 +46,13 @@ def forward_pass(
 
 
 def backward_pass(
-    transition: Float[Tensor, "K K"], forward: Forward, lengths: Int[Tensor, " B"], weights: Float[Tensor, " B"]
+    transition: Float[Tensor, "K K"],
+    forward: Forward,
+    lengths: Int[Tensor, " B"],
+    weights: Float[Tensor, " B"],
+    dtype: torch.dtype,
 ) -> Derivatives:
-    """Smooth; sequences of length 0 contribute nothing."""
+    """Smooth; sequences of length 0 contribute nothing. The marginals come in `dtype`."""
     marginals = forward.probs.clone()
     by_initial = transition.new_zeros(len(transition))
     by_transition = torch.zeros_like(transition)
@@ -61,4 +65,5 @@ def backward_pass(
             break
         backward = torch.where(t < lengths, transition @ ratio, 1.0)
         by_transition.addmm_(forward.probs[t - 1], (ratio * weights).T)
-    return Derivatives(marginals, by_initial, by_transition)
+    by_sequence = marginals.permute(2, 0, 1).to(dtype, memory_format=torch.contiguous_format)
+    return Derivatives(by_sequence, by_initial, by_transition)

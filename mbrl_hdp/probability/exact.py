@@ -82,7 +82,7 @@ def exact_derivatives(
     for t in range(log_lik.shape[1] - 1):
         pairs = messages.forward[:, t, :, None] + seen[:, t + 1, None, :]
         by_transition += torch.einsum("b,bjk->jk", weights, pairs.exp().clamp(max=LARGEST))
-    return Derivatives(marginals.permute(1, 2, 0), by_initial, by_transition)
+    return Derivatives(marginals, by_initial, by_transition)
 
 
 def exact_pairs(

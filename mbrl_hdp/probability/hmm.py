@@ -102,8 +102,9 @@ def smooth(chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Te
     """Give the smoothed marginals, the expected counts and the evidence; no gradient."""
     messages = MessagePass(message_inputs(chain, log_lik, lengths))
     initial, transitions = _expected_counts(messages)
-    marginals = _by_sequence(messages.unit_derivatives.marginals, log_lik.dtype)
-    return Smoothed(marginals, initial, transitions, messages.forward.log_evidence.to(log_lik.dtype))
+    return Smoothed(
+        messages.unit_derivatives.marginals, initial, transitions, messages.forward.log_evidence.to(log_lik.dtype)
+    )
 
 
 def filter_contexts(
@@ -111,7 +112,8 @@ def filter_contexts(
 ) -> Filtered:
     """Give p(z_t | observations up to t) and the evidence; no gradient."""
     forward = MessagePass(message_inputs(chain, log_lik, lengths)).forward
-    return Filtered(_by_sequence(forward.probs, log_lik.dtype), forward.log_evidence.to(log_lik.dtype))
+    probs = forward.probs.permute(2, 0, 1).to(log_lik.dtype, memory_format=torch.contiguous_format)
+    return Filtered(probs, forward.log_evidence.to(log_lik.dtype))
 
 
 def pair_marginals(
@@ -155,11 +157,6 @@ def _expected_counts(messages: MessagePass) -> tuple[Float[Tensor, " K"], Float[
     return (initial * unit.by_initial).to(log_lik.dtype), (transition * unit.by_transition).to(log_lik.dtype)
 
 
-def _by_sequence(values: Float[Tensor, "T K B"], dtype: torch.dtype) -> Float[Tensor, "B T K"]:
-    """Leave the layout of the message passes."""
-    return values.permute(2, 0, 1).to(dtype, memory_format=torch.contiguous_format)
-
-
 def _attach(chain: ContextChain, log_lik: Float[Tensor, "B T K"], messages: MessagePass) -> Float[Tensor, " B"]:
     evidence: Tensor = _FisherGradient.apply(chain.initial, chain.transition, log_lik, messages)
     return evidence
@@ -180,7 +177,7 @@ class _FisherGradient(torch.autograd.Function):
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
         weights = weights.to(torch.float64)
         derivatives = ctx.messages.weighted_derivatives(weights)
-        by_log_lik = _by_sequence(derivatives.marginals * weights, ctx.dtypes[2])
+        by_log_lik = derivatives.marginals * weights[:, None, None].to(ctx.dtypes[2])
         by_initial = _cut(derivatives.by_initial, ctx.dtypes[0]).to(ctx.devices[0])
         by_transition = _cut(derivatives.by_transition, ctx.dtypes[1]).to(ctx.devices[1])
         return by_initial, by_transition, by_log_lik, None

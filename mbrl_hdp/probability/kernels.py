@@ -50,10 +50,15 @@ def forward_pass(
 
 
 def backward_pass(
-    transition: Float[Tensor, "K K"], forward: Forward, lengths: Int[Tensor, " B"], weights: Float[Tensor, " B"]
+    transition: Float[Tensor, "K K"],
+    forward: Forward,
+    lengths: Int[Tensor, " B"],
+    weights: Float[Tensor, " B"],
+    dtype: torch.dtype,
 ) -> Derivatives:
     """Smooth; see `batched.backward_pass`."""
-    marginals = torch.empty_like(forward.probs)
+    num_steps, num_contexts, batch = forward.probs.shape
+    marginals = torch.empty(batch, num_steps, num_contexts, dtype=dtype)
     by_initial = transition.new_zeros(len(transition))
     by_transition = torch.zeros_like(transition)
     inputs = (transition, forward.lik, forward.probs, forward.scale, lengths, weights.contiguous())
@@ -133,14 +138,15 @@ def _scale(row, factors):
 def _backward_loops(transition, lik, probs, scale, lengths, weights, marginals, by_initial, by_transition, largest):
     num_steps, num_contexts, batch = lik.shape
     backward, ratio = np.empty((num_contexts, batch)), np.empty((num_contexts, batch))
-    inverse = np.empty(batch)
+    inverse, marginal = np.empty(batch), np.empty((num_contexts, batch))
     pairs = np.empty((num_contexts, num_contexts))
     for t in range(num_steps - 1, -1, -1):
         for b in range(batch):
             inverse[b] = 1.0 / scale[t, b]
         for k in range(num_contexts):
             _restart(backward[k], t + 1, lengths)
-            _combine(probs[t, k], lik[t, k], backward[k], inverse, marginals[t, k], ratio[k], largest)
+            _combine(probs[t, k], lik[t, k], backward[k], inverse, marginal[k], ratio[k], largest)
+        _store(marginals, t, marginal)
         if t > 0:
             np.dot(transition, ratio, backward)
         for k in range(num_contexts):
@@ -170,6 +176,16 @@ def _combine(probs, lik, backward, inverse, marginal, ratio, largest):
         # In this order: a context that cannot be entered may have a likelihood that only a zero message tames.
         value = lik[b] * backward[b] * inverse[b]
         ratio[b] = largest if value > largest else value
+
+
+@compiled
+@no_type_check
+def _store(marginals, t, marginal):
+    """Leave the layout of the passes: marginals[b, t, k] = marginal[k, b]."""
+    for b in range(len(marginals)):
+        row = marginals[b, t]
+        for k in range(len(row)):
+            row[k] = marginal[k, b]
 
 
 @compiled

@@ -82,12 +82,12 @@ class MessagePass:
     def derivatives(self, weights: Float[Tensor, " B"]) -> Derivatives:
         """Run the backward pass for the derivatives of `weights @ log_evidence`."""
         scaled: Derivatives = self._engine.backward_pass(
-            self.inputs.transition, self.forward, self._scaled_lengths, weights
+            self.inputs.transition, self.forward, self._scaled_lengths, weights, self.inputs.log_lik.dtype
         )
         if self._mended is None:
             return scaled
         mended = exact_derivatives(*self.inputs.exact_rows(self._mended), weights[self._mended])
-        scaled.marginals[..., self._mended] = mended.marginals
+        scaled.marginals[self._mended] = mended.marginals.to(scaled.marginals)
         by_initial = scaled.by_initial + mended.by_initial
         return Derivatives(scaled.marginals, by_initial, scaled.by_transition + mended.by_transition)
 

@@ -1,4 +1,4 @@
-"""How log-likelihoods become numbers that scaled messages can carry, and what the message passes hand back.
+"""How log-likelihoods become numbers that scaled messages can carry, and what the message passes hand on.
 
 A scaled pass works with probabilities in float64, normalised at every step. It is exact as long as every context that
 the chain can enter is predicted with at least `SMALLEST`: what underflows is then smaller than the rest by a factor
@@ -16,21 +16,24 @@ from torch import Tensor
 
 SMALLEST = 1e-140
 LARGEST = 1e290
+# A context that the chain cannot enter (zero initial probability, zero column) may be far likelier than those it can.
+# Only the derivatives by those zeros see it; it counts as at most e^650 times likelier than the best of the rest.
+LARGEST_LOG_RATIO = 650.0
 
 
 class Derivatives(NamedTuple):
     """Derivatives of `weights @ log_evidence` by Fisher's identity.
 
     Attributes:
-        marginals: p(z_t | all observations) of every sequence, unweighted; zero beyond its length. It is the
-            derivative of each sequence's evidence by its own log-likelihoods.
+        marginals: p(z_t | all observations) of every sequence, unweighted, in the dtype of the log-likelihoods; zero
+            beyond its length. It is the derivative of each sequence's evidence by its own log-likelihoods.
         by_initial: sum over sequences of weight * likelihood * backward message at the first step.
         by_transition: the same with the forward message of the step before, summed over steps. Both are formed
             without a division by the probability itself, so they hold at zero entries too; they are cut at `LARGEST`
             a term, where the true value may exceed what float64 holds.
     """
 
-    marginals: Float[Tensor, "T K B"]
+    marginals: Float[Tensor, "B T K"]
     by_initial: Float[Tensor, " K"]
     by_transition: Float[Tensor, "K K"]
 
@@ -67,9 +70,6 @@ def scaled_likelihoods(
 ) -> tuple[Float[Tensor, "T K B"], Float[Tensor, " B"]]:
     """Take the largest log-likelihood among the enterable contexts out of every step.
 
-    A context that the chain cannot enter (zero initial probability, zero column) may be far likelier than those. Only
-    the derivatives by those zeros see it; there it counts as at most e^650 times likelier than the best of the rest.
-
     Returns:
         exp(log_lik - offset) in float64 and in the layout of the message passes, and the sum of the offsets over each
         sequence.
@@ -85,7 +85,7 @@ def scaled_likelihoods(
     offset = torch.where((offset != -torch.inf) & is_inside, offset, 0.0)
     lik -= offset[:, None]
     if not can_enter.all() or not (initial > 0).all():
-        lik.clamp_(max=650.0)
+        lik.clamp_(max=LARGEST_LOG_RATIO)
     lik.exp_()
     if isinstance(is_inside, Tensor):
         lik = torch.where(is_inside[:, None], lik, 0.0)
