@@ -12,18 +12,30 @@ mathematics in plain torch, and the tests hold one against the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, no_type_check
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
-
-from mbrl_hdp.probability.kernels import compiled
 
 Array = NDArray[Any]
 
 BLOCK = 4  # terms summed per pass over a chunk; inputs, hidden units and outputs are padded to multiples of it
 _CHUNK_NUMBERS = 8192  # numbers of one chunk (inputs and outputs): what fits beside the scratch in 32 KiB
 _ZERO = np.float32(0.0)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile on first call; keep the machine code on disk where there is a place to write it.
+
+    Sums may be reordered (or none of the reductions would be vectorised); NaN and infinities keep their meaning.
+    """
+    options: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no writable cache directory
+        return numba.njit(**options)(function)
 
 
 @compiled
@@ -43,7 +55,7 @@ def _chunk_rows(num_inputs: int, num_outputs: int) -> int:
 def _pad_hidden(weight: Array, bias: Array) -> Array:
     """Copy weights `K H I` and biases `K H` into one `K H I+1`, both sizes rounded up to the block, the rest zero.
 
-    Plain loops: slices compile ten times slower.
+    Plain loops: slices take much longer to compile.
     """
     num_heads, num_hidden, num_inputs = weight.shape
     out = np.zeros((num_heads, _padded(num_hidden), _padded(num_inputs + 1)), weight.dtype)
