@@ -103,6 +103,9 @@ class ContextDynamics(nn.Module, ABC):
     def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
         """Give the heads in `slots` fresh starting values (restarts, learning new contexts)."""
 
+    def sharpen(self) -> None:
+        """Told once the contexts are settled: noise floors that kept contexts from being split may fall."""
+
     def permute_slots(self, order: Int[Tensor, " K"]) -> None:
         """Reorder the heads: the new slot k is the old slot order[k]."""
         with torch.no_grad():

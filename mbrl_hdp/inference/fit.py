@@ -17,7 +17,7 @@ from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.inference.progress import FitProgress
-from mbrl_hdp.inference.schedule import LITERAL, REFIT, FitConfig, Schedule
+from mbrl_hdp.inference.schedule import LITERAL, POLISH, REFIT, FitConfig, Schedule
 from mbrl_hdp.inference.trainer import Trainer
 from mbrl_hdp.seeding import sub_seed, torch_generator
 from mbrl_hdp.types import TaskSpec
@@ -84,7 +84,7 @@ def fit(
     build = _Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed)
     runs = _plan_runs(config, warm_start, reset)
     results: list[tuple[ContextModel, HeldOutScore]] = []
-    with FitProgress(len(runs), config.num_steps, progress) as bar:
+    with FitProgress(len(runs), len(runs) * config.num_steps + config.polish_steps, progress) as bar:
         for number, schedule in enumerate(runs):
             model = build(number) if warm_start is None else _continued(warm_start, reset, seed)
             _train(
@@ -98,8 +98,9 @@ def fit(
             )
             results.append((model, held_out_score(model, held_out)))
             bar.end_run(model.num_contexts)
-    best = choose([score for _, score in results])
-    model = results[best][0]
+        best = choose([score for _, score in results])
+        model = results[best][0]
+        _polish(model, EpisodeTensors.of(data), config, sub_seed(seed, "polish"), bar.start_run("polish"))
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -198,6 +199,27 @@ def _train(
         trainer.keep = model.is_active.clone()
         trainer.run(report, from_scratch=warm_start is None)
     model.is_active = trainer.keep
+    model.extract()
+
+
+def _polish(
+    model: ContextModel, data: EpisodeTensors, config: FitConfig, seed: int, report: Callable[[int, float, int], None]
+) -> None:
+    """Train the chosen model on all data with its contexts settled: no slot comes or goes, noise floors fall.
+
+    Only the kept heads run, so this is cheap.
+    """
+    model.is_active = model.is_active & torch.as_tensor(model.kept)
+    model.dynamics.sharpen()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        generator = torch_generator(seed, "minibatch")
+        trainer = Trainer(
+            model.prior, model.dynamics, model.distiller, data, config, POLISH, generator, config.polish_steps
+        )
+        trainer.keep = model.is_active.clone()
+        trainer.run(report, from_scratch=False)
+        trainer.settle_chain()
     model.extract()
 
 

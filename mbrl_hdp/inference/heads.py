@@ -1,7 +1,8 @@
 """K small ReLU networks as one: all heads on every row, one head per row, or one head per block of rows.
 
-The plain torch version serves every device, dtype, depth and gradient. Networks with one hidden layer on the CPU take
-the compiled kernels of `head_kernels.py` where no gradient by the inputs is asked for; both give the same numbers.
+The plain torch version serves every device, dtype, depth, width and gradient. Narrow networks with one hidden layer on
+the CPU take the compiled kernels of `head_kernels.py` where no gradient by the inputs is asked for; both give the same
+numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from mbrl_hdp.errors import DataError
 
 ROWS_PER_CHUNK = 512
 DEFAULT_SKIP_SHARE = 1e-6
+# Inputs plus outputs up to which the kernels win; wider layers are what matrix libraries are made for.
+WIDEST_COMPILED = 256
 
 
 class ContextHeads(nn.Module):
@@ -142,6 +145,7 @@ class ContextHeads(nn.Module):
         dtype = self.weights[0].dtype
         return (
             len(self.weights) == 2
+            and self.weights[0].shape[2] + self.weights[1].shape[1] <= WIDEST_COMPILED
             and dtype in (torch.float32, torch.float64)
             and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in rows))
             and all(tensor.device.type == "cpu" and tensor.dtype == dtype for tensor in (*rows, self.weights[0]))

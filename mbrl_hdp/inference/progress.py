@@ -16,7 +16,7 @@ class FitProgress:
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal))
-        self._task = self._bar.add_task("fit", total=num_runs * num_steps)
+        self._task = self._bar.add_task("fit", total=num_steps)
         self._num_runs, self._run = num_runs, 0
         self._found: list[int] = []
 

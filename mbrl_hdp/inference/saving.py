@@ -45,8 +45,8 @@ def save_model(model: ContextModel, folder: Path) -> None:
         path.write_text(json.dumps(words, indent=2))
 
 
-def load_model(folder: str | Path, registry: Registry | None = None) -> ContextModel:
-    """Build a model from a folder that `save_model` wrote.
+def load(folder: str | Path, registry: Registry | None = None) -> ContextModel:
+    """Build a model from a folder that `model.save` wrote (`mbrl_hdp.load`).
 
     Raises:
         CheckpointError: if a file is missing, damaged or of another version, or a plugin is not installed.
@@ -126,3 +126,6 @@ def _plain(config: Any) -> dict[str, Any]:
 def is_finite(model: ContextModel) -> bool:
     """Tell whether every number of a model is finite."""
     return all(bool(torch.isfinite(t).all()) for t in model.state_dict().values() if t.is_floating_point())
+
+
+load_model = load

@@ -46,6 +46,7 @@ class Schedule:
 TEMPERED = Schedule("tempered", temper_from=0.1)
 PLAIN = Schedule("plain", freeze_until=0.7, distil_from=0.8)
 REFIT = Schedule("refit", freeze_until=0.0, distil_from=0.0, keep_two_until=0.0, decay_from=0.0, rate_factor=0.2)
+POLISH = Schedule("polish", freeze_until=0.0, distil_from=1.0, decay_from=0.0)
 LITERAL = Schedule("literal", freeze_until=0.0, distil_from=0.0, decay_from=1.0)
 
 
@@ -67,6 +68,7 @@ class FitConfig:
     stay: float = setting(0.8, "diagonal of the chain that training starts from", at_least=0.0, at_most=1.0)
     start_strength: float = setting(1000.0, "pseudo-counts a row behind that chain", above=0.0)
     num_restarts: int = setting(3, "runs of which the best on held-out data is taken", at_least=1)
+    polish_steps: int = setting(600, "further steps of the chosen run, with its contexts settled", at_least=0)
     holdout: float = setting(
         0.1, "share of the episodes kept aside for choosing among the runs", at_least=0.0, below=1.0
     )

@@ -31,10 +31,12 @@ class Trainer:
         config: FitConfig,
         schedule: Schedule,
         generator: torch.Generator,
+        num_steps: int | None = None,
     ) -> None:
         self.prior, self.dynamics, self.distiller = prior, dynamics, distiller
         self.data, self.config, self.schedule = data, config, schedule
         self.generator = generator
+        self.num_steps = config.num_steps if num_steps is None else num_steps
         self.keep = torch.ones(prior.max_contexts, dtype=torch.bool)
         self.start_chain = sticky_chain(prior.max_contexts, config.stay)
         prior.prepare()
@@ -59,8 +61,8 @@ class Trainer:
         """
         if from_scratch and isinstance(self.prior, StartablePrior):
             self.prior.start_from(self.start_chain, self.config.start_strength)
-        for step in range(self.config.num_steps):
-            loss = self._step(step / self.config.num_steps)
+        for step in range(self.num_steps):
+            loss = self._step(step / self.num_steps)
             if report:
                 report(step, loss, int(self.keep.sum()))
 
@@ -74,17 +76,19 @@ class Trainer:
             len(self.data), self.data.num_transitions, self.schedule.temperature(progress), self._mask_or_none()
         )
         self.optimiser.zero_grad(set_to_none=True)
+        bound: Elbo | None = None
         if progress < self.schedule.freeze_until:
             loss = self._frozen_loss(batch, scale)
         else:
             bound = elbo(self.prior, self.dynamics, batch, scale)
             loss = bound.loss
-            self._natural_step(bound)
         loss.backward()
         torch.nn.utils.clip_grad_value_(
             [p for group in self.optimiser.param_groups for p in group["params"]], self.config.clip
         )
         self.optimiser.step()
+        if bound is not None and isinstance(self.prior, NaturalPrior):
+            self.prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
         return float(loss.detach())
 
     def _minibatch(self) -> EpisodeBatch:
@@ -101,9 +105,20 @@ class Trainer:
         copies = scale.num_episodes / len(batch.lengths)
         return -(copies * evidence + self.dynamics.log_prior()) / scale.num_transitions
 
-    def _natural_step(self, bound: Elbo) -> None:
-        if isinstance(self.prior, NaturalPrior):
-            self.prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
+    def settle_chain(self, num_rounds: int = 5) -> None:
+        """Bring the chain to its optimum for the heads as they are, on all data; only where the prior can.
+
+        Minibatches leave the chain scattered around it.
+        """
+        if not isinstance(self.prior, NaturalPrior):
+            return
+        slots = self.keep.nonzero().squeeze(-1)
+        scale = ElboScale(len(self.data), self.data.num_transitions, keep=self.keep)
+        with torch.no_grad():
+            log_lik = step_log_lik(self.dynamics, self.data.batch(), slots)
+            for _ in range(num_rounds):
+                found = expected_log_likelihood(self.prior.mean_chain(), log_lik, self.data.lengths, scale)
+                self.prior.natural_step(found.expected_initial, found.expected_transitions, 1.0)
 
     def _mask(self, progress: float) -> None:
         posterior = self.posterior(is_training=True)

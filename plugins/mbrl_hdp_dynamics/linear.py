@@ -33,7 +33,8 @@ class LinearDynamics(DeltaMlpDynamics):
     """
 
     def __init__(self, task: TaskSpec, config: LinearConfig) -> None:
-        heads = HeadsConfig([], config.weight_std, config.init_std, config.std_floor, skip_share=0.0)
+        floor = config.std_floor
+        heads = HeadsConfig([], config.weight_std, config.init_std, floor, final_std_floor=floor, skip_share=0.0)
         super().__init__(task, heads)
 
     def maximise(
@@ -77,7 +78,7 @@ class LinearDynamics(DeltaMlpDynamics):
 
     def _raw_of(self, std: Tensor) -> Tensor:
         """Give the parameter of a noise std; a std at or below the floor gets a parameter just above it."""
-        floor = self.config.std_floor
+        floor = float(self.std_floor)
         excess = (std.square() - floor**2).clamp_min(max(1e-2 * floor, 1e-6) ** 2)
         return 0.5 * excess.log().to(self.raw_log_std.dtype)
 
@@ -123,7 +124,7 @@ class FullNoiseDynamics(LinearDynamics):
         return factor @ factor.T
 
     def _set_noise(self, head: int, covariance: Tensor) -> None:
-        floor = max(self.config.std_floor, 1e-6)
+        floor = max(float(self.std_floor), 1e-6)
         factor = torch.linalg.cholesky(covariance + floor**2 * torch.eye(len(covariance)).to(covariance))
         whitening = torch.linalg.inv(factor)
         std = 1.0 / whitening.diagonal()

@@ -31,7 +31,14 @@ class HeadsConfig:
     hidden_sizes: list[int] = setting([128], "units of the hidden ReLU layers of every context's network", at_least=1)
     weight_std: float = setting(0.1, "standard deviation of the Gaussian prior on weights and biases", above=0.0)
     init_std: float = setting(0.1, "standard deviation of the starting weights and biases", above=0.0)
-    std_floor: float = setting(1e-3, "smallest noise std, in units of the target's spread", at_least=0.0, below=1.0)
+    std_floor: float = setting(
+        0.05,
+        "smallest noise std while contexts are told apart, in units of the target's spread: contexts whose effects "
+        "differ by less are one",
+        at_least=0.0,
+        below=1.0,
+    )
+    final_std_floor: float = setting(5e-3, "smallest noise std once the contexts are settled", at_least=0.0, below=1.0)
     skip_share: float = setting(
         DEFAULT_SKIP_SHARE,
         "share of all contributions to a gradient that may be left out for speed (single precision); 0 is exact",
@@ -48,6 +55,7 @@ class StructuredDynamics(ContextDynamics):
     Attributes:
         heads: the K networks.
         raw_log_std: noise parameters, `K O`.
+        std_floor: smallest noise std that is allowed now.
         input_scaler: centre and scale of the features.
         target_scaler: centre and scale of the targets.
     """
@@ -59,6 +67,7 @@ class StructuredDynamics(ContextDynamics):
         self.raw_log_std = nn.Parameter(torch.zeros(task.max_contexts, num_targets))
         self.input_scaler = ColumnScaler(num_inputs)
         self.target_scaler = ColumnScaler(num_targets)
+        self.register_buffer("std_floor", torch.tensor(config.std_floor))
         self._reset(torch.arange(task.max_contexts), torch.Generator().manual_seed(task.seed))
 
     @abstractmethod
@@ -174,7 +183,11 @@ class StructuredDynamics(ContextDynamics):
 
     def noise_std(self) -> Float[Tensor, "K O"]:
         """Give the noise std of every context and target, in units of the target's spread."""
-        return (self.config.std_floor**2 + (2.0 * self.raw_log_std).exp()).sqrt()
+        return (self.std_floor**2 + (2.0 * self.raw_log_std).exp()).sqrt()
+
+    def sharpen(self) -> None:
+        """Let the noise fall below the floor that kept one context from being split into several."""
+        self.std_floor.fill_(min(self.config.final_std_floor, float(self.std_floor)))
 
     def _density_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Give the features and targets that carry density, a row each."""
