@@ -3,7 +3,7 @@
 Tensors in, tensors out. A batch of B sequences, padded to T steps, enters as `log_lik[b, t, k]`, the log-likelihood of
 step t in context k. The first acting context is drawn from `chain.initial`. In all functions
 
-- sums run in float64 whatever comes in; results have `log_lik`'s dtype and device;
+- sums run in float64 whatever comes in; results have `log_lik`'s dtype and device, gradients those of their tensor;
 - `log_lik` may hold -inf (a masked context, an impossible observation); a step of zeros carries no information;
 - rows of the chain may sum to less than one (masked contexts): the evidence is then that of the surviving paths;
 - whatever lies beyond a sequence's length is ignored, NaN included; results are zero there (-1 for paths);
@@ -170,7 +170,8 @@ class _FisherGradient(torch.autograd.Function):
         ctx.messages = messages
         ctx.dtypes = initial.dtype, transition.dtype, log_lik.dtype
         ctx.devices = initial.device, transition.device
-        return messages.forward.log_evidence.to(log_lik.dtype)
+        # A copy: the result refers to `messages`, which must not refer back to it.
+        return messages.forward.log_evidence.to(log_lik.dtype, copy=True)
 
     @staticmethod
     @once_differentiable

@@ -1,5 +1,8 @@
 """The messages against the sum over all paths, in every engine and at the edges."""
 
+import gc
+import weakref
+
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -240,6 +243,19 @@ def test_counts_come_with_the_evidence_and_its_gradient(engine, make_chain, make
     mine = torch.autograd.grad(weights @ result.log_evidence, inputs)
     for ours, theirs in zip(mine, torch.autograd.grad(weights @ log_evidence(chain, log_lik), inputs), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_messages_die_with_the_evidence(make_chain, make_log_lik):
+    # No cycle between the result and what its gradient needs, or every training step would wait for the collector.
+    log_lik = make_log_lik(2, 5, 3, seed=0).requires_grad_()
+    evidence = log_evidence(make_chain(3, seed=0), log_lik)
+    alive = weakref.ref(evidence.grad_fn.messages)
+    gc.disable()
+    try:
+        del evidence
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("batch", "num_steps"), [(0, 4), (3, 0), (0, 0)])
