@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mbrl_hdp.errors import DataError
-from mbrl_hdp.inference.heads import ROWS_PER_CHUNK, ContextHeads
+from mbrl_hdp.inference.heads import ROWS_PER_CHUNK, WIDEST_COMPILED, ContextHeads
 
 # Sizes that are no multiples of the kernels' blocks, a batch longer than a chunk, one context, one row, no row.
 SHAPES = [(3, 5, 2, [7], 700), (10, 6, 4, [128], 1300), (2, 21, 6, [10], 5), (1, 1, 1, [1], 1), (4, 3, 2, [9], 0)]
@@ -165,6 +165,14 @@ def test_gradient_by_inputs_comes_from_the_reference():
         arguments = (targets, inverse_std, offset)
         rise = heads.log_density(moved, *arguments) - heads.log_density(inputs, *arguments)
     torch.testing.assert_close(found[:, 2], rise[:, 1] / step, rtol=1e-4, atol=1e-4)
+
+
+def test_wide_networks_are_left_to_the_matrix_library():
+    heads = make_heads(2, WIDEST_COMPILED, 3, [4])
+    density = make_density(2, WIDEST_COMPILED, 3, 5)
+    log_density = heads.log_density(*density)
+    assert "Compiled" not in type(log_density.grad_fn).__name__
+    torch.testing.assert_close(log_density, heads.reference_log_density(*density))
 
 
 @pytest.mark.parametrize("hidden_sizes", [[], [7], [6, 5]])

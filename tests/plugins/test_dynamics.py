@@ -214,15 +214,15 @@ def test_sample_has_the_mean_of_predict_and_the_density_of_log_prob(name):
     for k in (0, 2):
         obs, act = (column[3:4].expand(draws, -1) for column in data[:2])
         context = torch.full((draws,), k)
-        drawn = relevant(name, model.sample(obs, act, context, torch.Generator().manual_seed(k)))
-        mean = relevant(name, model.predict(obs[:1], act[:1], context[:1]))[0]
+        drawn = relevant(name, model.sample(obs, act, context, torch.Generator().manual_seed(k))).detach()
+        mean = relevant(name, model.predict(obs[:1], act[:1], context[:1]))[0].detach()
         covariance = noise_covariance(model)[k]
         deviation = (drawn - mean) / covariance.diagonal().sqrt()
         assert float(deviation.mean(0).abs().max()) < 6.0 / math.sqrt(draws)
         correlation = covariance / torch.outer(covariance.diagonal(), covariance.diagonal()).sqrt()
         assert float((deviation.T @ deviation / draws - correlation).abs().max()) < 6.0 * math.sqrt(2.0 / draws)
         if name != "vehicle_all":
-            normal = multivariate_normal(mean.detach().numpy(), covariance.detach().numpy())
+            normal = multivariate_normal(mean.numpy(), covariance.numpy())
             again = model.sample(obs[:5], act[:5], context[:5], torch.Generator().manual_seed(1))
             found = model.log_prob(obs[:5], act[:5], again)[:, k]
             expected = normal.logpdf(relevant(name, again).detach().numpy())
