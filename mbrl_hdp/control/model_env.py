@@ -1,0 +1,145 @@
+"""mbrl-lib's `ModelEnv` on packed observations, with a fast evaluation of plans behind the stock signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import mbrl.models
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mbrl_hdp.control.model import BeliefModel
+from mbrl_hdp.control.rollout import draw_paths, roll_out
+from mbrl_hdp.errors import ConfigError
+
+RewardFn = Callable[[Tensor, Tensor], Tensor]
+CONTEXT_MODES = ("paths", "held")
+# Stock optimisers put NaN at -1e-10, above every negative return; a plan that leaves the numbers must lose instead.
+WORST_VALUE = -1e30
+
+
+class BeliefModelEnv(mbrl.models.ModelEnv):
+    """Imagines on packed [obs, belief]; reward and termination functions see observations only.
+
+    `reset` and `step` are mbrl-lib's. `evaluate_action_sequences` has its signature and is fast: paths of contexts are
+    drawn once per plan (`one_plan`; outside of it, once per call) and shared by all candidates, and rewards and
+    terminations are computed for the whole horizon at once.
+
+    Args:
+        model: the learned model on packed observations.
+        reward_fn: rewards `B 1` from actions `B A` and next observations `B S`.
+        termination_fn: the same for terminations.
+        act_low: lower action bounds.
+        act_high: upper action bounds.
+        generator: source of contexts and transition noise.
+        context_mode: `paths` draws them from belief and chain; `held` holds the most likely context.
+        has_noise: draw transitions with their noise; otherwise take expectations.
+    """
+
+    def __init__(
+        self,
+        model: BeliefModel,
+        reward_fn: RewardFn,
+        termination_fn: RewardFn,
+        act_low: Sequence[float] | Float[np.ndarray, " A"],
+        act_high: Sequence[float] | Float[np.ndarray, " A"],
+        generator: torch.Generator | None = None,
+        context_mode: str = "paths",
+        has_noise: bool = True,
+    ) -> None:
+        if context_mode not in CONTEXT_MODES:
+            raise ConfigError(f"planner.context_mode must be one of {', '.join(CONTEXT_MODES)}, got {context_mode!r}")
+        self.plain_reward_fn, self.plain_termination_fn = reward_fn, termination_fn
+        self.context_mode, self.has_noise = context_mode, has_noise
+        self._paths: Tensor | None = None
+        self._is_in_plan = False
+        spaces = SimpleNamespace(
+            observation_space=Box(-np.inf, np.inf, (model.codec.width,), np.float32),
+            action_space=Box(np.asarray(act_low, np.float32), np.asarray(act_high, np.float32)),
+        )
+        super().__init__(spaces, model, self._on_obs(termination_fn), self._on_obs(reward_fn), generator)
+
+    @property
+    def generator(self) -> torch.Generator:
+        """Source of contexts and transition noise."""
+        return self._rng
+
+    def set_model(self, model: BeliefModel) -> None:
+        """Imagine with another model from now on."""
+        self.dynamics_model = model
+        self._paths = None
+
+    @contextmanager
+    def one_plan(self) -> Iterator[None]:
+        """Within this block all evaluations share one draw of context paths."""
+        self._paths, self._is_in_plan = None, True
+        try:
+            yield
+        finally:
+            self._paths, self._is_in_plan = None, False
+
+    def evaluate_action_sequences(
+        self, action_sequences: Float[Tensor, "C H A"], initial_state: Float[np.ndarray, " W"], num_particles: int
+    ) -> Float[Tensor, " C"]:
+        """Give every plan's return from the packed observation, averaged over context paths.
+
+        Args:
+            action_sequences: the plans.
+            initial_state: packed [obs, belief].
+            num_particles: number of context paths P.
+        """
+        with torch.no_grad():
+            obs, belief = self.dynamics_model.split(np.asarray(initial_state)[None])
+            paths = self._paths_for(belief[0], num_particles, action_sequences.shape[1])
+            return self.evaluate_on_paths(action_sequences, obs[0], paths)
+
+    def evaluate_on_paths(
+        self, acts: Float[Tensor, "C H A"], obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]
+    ) -> Float[Tensor, " C"]:
+        """Give every plan's return averaged over given paths of kept contexts."""
+        model = self.dynamics_model.model
+        generator = self._rng if self.has_noise else None
+        with torch.no_grad():
+            states = roll_out(model.dynamics, obs, acts, model.slots[paths], generator)
+            rewards = self._rewards(acts, states)
+            # The particles of a plan are averaged first, as in mbrl-lib: sum over steps, mean over paths.
+            values = rewards.sum(0).mean(0)
+        return torch.where(values.isnan(), WORST_VALUE, values)
+
+    def _paths_for(self, belief: Tensor, num_particles: int, horizon: int) -> Int[Tensor, "P H"]:
+        if self._paths is not None and self._paths.shape == (num_particles, horizon):
+            return self._paths
+        if self.context_mode == "held":
+            # Without noise all particles would be the same one.
+            count = num_particles if self.has_noise else 1
+            return belief.argmax().expand(count, horizon)
+        paths = draw_paths(belief, self.dynamics_model.model.chain.transition, num_particles, horizon, self._rng)
+        if self._is_in_plan:
+            self._paths = paths
+        return paths
+
+    def _rewards(self, acts: Float[Tensor, "C H A"], states: Float[Tensor, "H P C S"]) -> Float[Tensor, "H P C"]:
+        """Give the reward of every step, zero after the step that terminated."""
+        shape = states.shape[:3]
+        by_step = acts.transpose(0, 1)[:, None].expand(*shape, -1).reshape(-1, acts.shape[-1])
+        rows = states.flatten(0, 2)
+        rewards = self.plain_reward_fn(by_step, rows).view(shape)
+        is_done: Bool[Tensor, "H P C"] = self.plain_termination_fn(by_step, rows).view(shape)
+        if not bool(is_done.any()):
+            return rewards
+        was_done = is_done.long().cumsum(0) - is_done.long() > 0
+        return rewards.masked_fill(was_done, 0.0)
+
+    def _on_obs(self, function: RewardFn) -> RewardFn:
+        """Let a function of (act, next_obs) be called with packed observations."""
+
+        def strip(act: Tensor, packed: Tensor) -> Any:
+            return function(act, self.dynamics_model.codec.unpack_tensors(packed)[0])
+
+        return strip

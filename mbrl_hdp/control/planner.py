@@ -1,0 +1,301 @@
+"""Planners: mbrl-lib's `TrajectoryOptimizerAgent` with its own or our optimisers, chosen by one word of the config."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from mbrl.planning import TrajectoryOptimizerAgent
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from mbrl_hdp.control.model import BeliefModel
+from mbrl_hdp.control.model_env import CONTEXT_MODES, BeliefModelEnv, RewardFn
+from mbrl_hdp.errors import CheckpointError, ConfigError
+from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.seeding import torch_generator
+from mbrl_hdp.settings import check_settings, setting
+
+_OURS = "mbrl_hdp.control.optimizers"
+_STOCK = "mbrl.planning"
+
+
+@dataclass
+class PlannerConfig:
+    """What all planners have in common."""
+
+    horizon: int = setting(10, "steps that a plan looks ahead", at_least=1)
+    num_particles: int = setting(6, "context paths that every candidate plan is scored on", at_least=1)
+    context_mode: str = setting(
+        "paths",
+        "contexts within a plan: drawn from belief and chain, or the most likely one held",
+        choices=CONTEXT_MODES,
+    )
+    has_noise: bool = setting(False, "draw transitions with their noise; otherwise plan with expectations")
+    replan_freq: int = setting(1, "actions taken from a plan before the next one is made", at_least=1)
+    keep_last_solution: bool = setting(True, "start the next plan from the last one, shifted")
+
+
+@dataclass
+class CemConfig(PlannerConfig):
+    """The paper's cross-entropy method with coloured noise (ours)."""
+
+    population_size: int = setting(128, "candidate plans per iteration", at_least=2)
+    num_elites: int = setting(8, "best candidates that the next mean and variance are made of", at_least=1)
+    num_iterations: int = setting(4, "iterations per plan", at_least=1)
+    update_rate: float = setting(0.9, "share of the elites in the next mean and variance", above=0.0, at_most=1.0)
+    initial_std: float = setting(1.0, "first spread, in units of half the action range", above=0.0)
+    min_std: float = setting(0.02, "smallest spread, in the same units", at_least=0.0)
+    noise_color: float = setting(
+        0.8, "AR(1) coefficient of the noise along a plan; 0 is white", at_least=0.0, below=1.0
+    )
+    return_mean: bool = setting(True, "act by the final mean; otherwise by the best candidate seen")
+
+
+@dataclass
+class MbrlCemConfig(PlannerConfig):
+    """mbrl-lib's CEMOptimizer, unchanged."""
+
+    population_size: int = setting(128, "candidate plans per iteration", at_least=2)
+    elite_ratio: float = setting(0.0625, "share of the candidates that are elites", above=0.0, at_most=1.0)
+    num_iterations: int = setting(4, "iterations per plan", at_least=1)
+    alpha: float = setting(0.1, "share of the old mean and dispersion in the new ones", at_least=0.0, below=1.0)
+    return_mean_elites: bool = setting(True, "act by the final mean; otherwise by the best candidate seen")
+    clipped_normal: bool = setting(True, "clip a normal to the bounds; otherwise a truncated normal")
+
+
+@dataclass
+class IcemConfig(PlannerConfig):
+    """mbrl-lib's ICEMOptimizer, unchanged."""
+
+    population_size: int = setting(128, "candidate plans of the first iteration", at_least=2)
+    elite_ratio: float = setting(0.0625, "share of the candidates that are elites", above=0.0, at_most=1.0)
+    num_iterations: int = setting(4, "iterations per plan", at_least=1)
+    population_decay_factor: float = setting(1.25, "the population shrinks by this factor per iteration", at_least=1.0)
+    colored_noise_exponent: float = setting(2.0, "exponent of the noise's power law along a plan", at_least=0.0)
+    keep_elite_frac: float = setting(0.3, "share of the elites that are candidates again", at_least=0.0, at_most=1.0)
+    alpha: float = setting(0.1, "share of the old mean and variance in the new ones", at_least=0.0, below=1.0)
+    return_mean_elites: bool = setting(True, "act by the final mean; otherwise by the best candidate seen")
+
+
+@dataclass
+class MppiConfig(PlannerConfig):
+    """mbrl-lib's MPPIOptimizer, unchanged."""
+
+    population_size: int = setting(128, "candidate plans per iteration", at_least=2)
+    num_iterations: int = setting(4, "iterations per plan", at_least=1)
+    gamma: float = setting(5.0, "sharpness of the weights exp(gamma * return)", above=0.0)
+    sigma: float = setting(1.0, "spread of the noise", above=0.0)
+    beta: float = setting(0.6, "share of the new noise in a step; the rest is the step before", above=0.0, at_most=1.0)
+
+
+@dataclass
+class RandomShootingConfig(PlannerConfig):
+    """The best of many random plans."""
+
+    population_size: int = setting(512, "candidate plans", at_least=1)
+    noise_color: float = setting(0.0, "AR(1) coefficient along a plan; 0 is uniform noise", at_least=0.0, below=1.0)
+
+
+@dataclass
+class CustomConfig(PlannerConfig):
+    """A user's own optimiser: a class with mbrl-lib's interface.
+
+    Its constructor gets `kwargs`, `lower_bound` and `upper_bound` (lists, `H A`) and `device`.
+    """
+
+    optimizer: str = setting(f"{_STOCK}.CEMOptimizer", "import path of the class, package.module.Class")
+    kwargs: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of its constructor"})
+
+
+PLANNERS: dict[str, type[PlannerConfig]] = {
+    "cem": CemConfig,
+    "mbrl_cem": MbrlCemConfig,
+    "icem": IcemConfig,
+    "mppi": MppiConfig,
+    "random_shooting": RandomShootingConfig,
+    "custom": CustomConfig,
+}
+
+_TARGETS: dict[type[PlannerConfig], str] = {
+    CemConfig: f"{_OURS}.ColoredCemOptimizer",
+    MbrlCemConfig: f"{_STOCK}.CEMOptimizer",
+    IcemConfig: f"{_STOCK}.ICEMOptimizer",
+    MppiConfig: f"{_STOCK}.MPPIOptimizer",
+    RandomShootingConfig: f"{_OURS}.RandomShootingOptimizer",
+}
+
+
+class Planner(TrajectoryOptimizerAgent):
+    """mbrl-lib's agent on a belief model, with the seams closed.
+
+    - The optimiser draws from a stream of its own, not from the global generator that everything else shares.
+    - `reset` also forgets queued actions and whatever the optimiser carried over (iCEM's elites, MPPI's mean).
+    - The context paths of a plan are drawn once.
+    - `state_dict` holds all that a resumed run needs to act bit for bit as if never stopped.
+
+    Attributes:
+        config: its settings.
+        model_env: what it imagines with.
+    """
+
+    def __init__(self, config: PlannerConfig, model_env: BeliefModelEnv, generator: torch.Generator) -> None:
+        self.config, self.model_env = config, model_env
+        space = model_env.action_space
+        # mbrl-lib writes the bounds into the config it is given: this one is made here and is nobody else's.
+        super().__init__(
+            OmegaConf.create(_optimizer_config(config)),
+            space.low.tolist(),
+            space.high.tolist(),
+            planning_horizon=config.horizon,
+            replan_freq=config.replan_freq,
+            keep_last_solution=config.keep_last_solution,
+        )
+        self._fresh_optimizer = copy.deepcopy(self.optimizer.optimizer)
+        self._stream = generator.get_state()
+        self.set_trajectory_eval_fn(self._evaluate)
+
+    def act(
+        self, obs: Float[np.ndarray, " W"], optimizer_callback: Callable[..., None] | None = None, **_: Any
+    ) -> Float[np.ndarray, " A"]:
+        """Choose an action for a packed observation [obs, belief]."""
+        with self.model_env.one_plan(), torch.random.fork_rng(devices=[]):
+            torch.random.set_rng_state(self._stream)
+            act: Float[np.ndarray, " A"] = super().act(obs, optimizer_callback)
+            self._stream = torch.random.get_rng_state()
+        return act
+
+    def plan(self, obs: Float[np.ndarray, " W"], **_: Any) -> Float[np.ndarray, "H A"]:
+        """Give a whole plan for a packed observation."""
+        with self.model_env.one_plan(), torch.random.fork_rng(devices=[]):
+            torch.random.set_rng_state(self._stream)
+            plan: Float[np.ndarray, "H A"] = super().plan(obs)
+            self._stream = torch.random.get_rng_state()
+        return plan
+
+    def reset(self, planning_horizon: int | None = None) -> None:
+        """Begin an episode: forget the last one's plan."""
+        super().reset(planning_horizon)
+        if planning_horizon:
+            self._fresh_optimizer = copy.deepcopy(self.optimizer.optimizer)
+        self.optimizer.keep_last_solution = self.config.keep_last_solution  # mbrl-lib forgets it with a new horizon
+        self.optimizer.optimizer = copy.deepcopy(self._fresh_optimizer)
+        self.actions_to_use.clear()
+
+    def set_model(self, model: ContextModel) -> None:
+        """Plan with another model from now on (after a refit)."""
+        self.model_env.set_model(BeliefModel(model))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Give generators, warm start, queued actions and what the optimiser carries over, as tensors."""
+        queued = np.asarray(self.actions_to_use, np.float32).reshape(-1, len(self.model_env.action_space.low))
+        state = {
+            "stream": self._stream.clone(),
+            "model_generator": self.model_env.generator.get_state(),
+            "previous_solution": self.optimizer.previous_solution.clone(),
+            "queued_actions": torch.from_numpy(queued.copy()),
+        }
+        return {**state, **{f"optimizer.{name}": value.clone() for name, value in self._carried().items()}}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take back what `state_dict` gave.
+
+        Raises:
+            CheckpointError: if it belongs to another planner.
+        """
+        missing = {"stream", "model_generator", "previous_solution", "queued_actions"} - set(state)
+        if missing or state["previous_solution"].shape != self.optimizer.previous_solution.shape:
+            raise CheckpointError(
+                "the saved planner has other settings (planner, horizon or actions); resume with those it began with"
+            )
+        self.reset()
+        self._stream = state["stream"].clone()
+        self.model_env.generator.set_state(state["model_generator"])
+        self.optimizer.previous_solution = state["previous_solution"].clone()
+        self.actions_to_use.extend(state["queued_actions"].numpy().copy())
+        for key, value in state.items():
+            if key.startswith("optimizer."):
+                setattr(self.optimizer.optimizer, key.removeprefix("optimizer."), value.clone())
+
+    def _carried(self) -> dict[str, Tensor]:
+        """Give the optimiser's tensors; every optimiser of mbrl-lib keeps what it carries over in such."""
+        attributes = vars(self.optimizer.optimizer).items()
+        return {name: value for name, value in attributes if isinstance(value, Tensor)}
+
+    def _evaluate(self, obs: Float[np.ndarray, " W"], plans: Float[Tensor, "C H A"]) -> Float[Tensor, " C"]:
+        return self.model_env.evaluate_action_sequences(plans, obs, self.config.num_particles)
+
+
+def make_planner(
+    config: PlannerConfig,
+    model: ContextModel,
+    reward_fn: RewardFn,
+    termination_fn: RewardFn,
+    act_low: Sequence[float] | Float[np.ndarray, " A"],
+    act_high: Sequence[float] | Float[np.ndarray, " A"],
+    seed: int = 0,
+) -> Planner:
+    """Build the planner that a config names.
+
+    Args:
+        config: one of the classes in `PLANNERS`.
+        model: the learned model.
+        reward_fn: rewards `B 1` from actions `B A` and next observations `B S`.
+        termination_fn: the same for terminations.
+        act_low: lower action bounds.
+        act_high: upper action bounds.
+        seed: seed of the planner's own streams.
+
+    Example:
+        >>> agent = make_planner(CemConfig(), model, env.reward_fn, env.termination_fn, [-1.0], [1.0], seed=0)
+        >>> tracker = BeliefTracker(model)
+        >>> act = agent.act(tracker.reset(obs))
+
+    Raises:
+        ConfigError: on settings out of range, unbounded actions or an optimiser that cannot be imported or built.
+    """
+    check_settings(config, "planner")
+    if not (np.isfinite(act_low).all() and np.isfinite(act_high).all()):
+        raise ConfigError(f"planners need bounded actions, got [{act_low}, {act_high}]; rescale the action space")
+    model_env = BeliefModelEnv(
+        BeliefModel(model),
+        reward_fn,
+        termination_fn,
+        act_low,
+        act_high,
+        torch_generator(seed, "planner", "model"),
+        config.context_mode,
+        config.has_noise,
+    )
+    return Planner(config, model_env, torch_generator(seed, "planner", "optimizer"))
+
+
+def _optimizer_config(config: PlannerConfig) -> dict[str, Any]:
+    """Give mbrl-lib's config of the optimiser; it adds the bounds itself."""
+    if isinstance(config, CustomConfig):
+        _import_class(config.optimizer)
+        return {"_target_": config.optimizer, "device": "cpu", **config.kwargs}
+    base = next((kind for kind in _TARGETS if isinstance(config, kind)), None)
+    if base is None:
+        raise ConfigError(f"{type(config).__name__} is no planner's config; known: {', '.join(PLANNERS)}")
+    own = set(base.__dataclass_fields__) - set(PlannerConfig.__dataclass_fields__)
+    return {"_target_": _TARGETS[base], "device": "cpu", **{name: getattr(config, name) for name in sorted(own)}}
+
+
+def _import_class(path: str) -> type[Any]:
+    module_name, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"planner.optimizer={path!r} cannot be imported: {error}; give package.module.Class"
+        ) from error
+    if not callable(getattr(found, "optimize", None)):
+        raise ConfigError(f"planner.optimizer={path!r} has no method optimize(obj_fun, x0, callback) as mbrl-lib asks")
+    return found

@@ -1,0 +1,112 @@
+"""Roll candidate plans out on context paths that all of them share.
+
+Contexts evolve by themselves, whatever the agent does. So P paths of contexts are drawn once per plan and every
+candidate is scored on the same ones: nothing is sorted by context, and the comparison of candidates has less noise.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, no_type_check, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.probability.kernels import compiled
+
+
+@runtime_checkable
+class RollsOut(Protocol):
+    """Dynamics with a fused rollout of their own; the others are stepped by `step_blocks`."""
+
+    def rollout_blocks(
+        self,
+        obs: Float[Tensor, " S"],
+        acts: Float[Tensor, "C H A"],
+        paths: Int[Tensor, "P H"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "H P C S"]:
+        """Give every candidate's states on every path of slots: expected steps, or drawn ones with a generator.
+
+        The noise may be shared by the candidates of a path.
+        """
+        ...
+
+
+def roll_out(
+    dynamics: ContextDynamics,
+    obs: Float[Tensor, " S"],
+    acts: Float[Tensor, "C H A"],
+    paths: Int[Tensor, "P H"],
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "H P C S"]:
+    """Give the states that C plans lead to from one observation on P paths of context slots.
+
+    Args:
+        dynamics: the transition heads.
+        obs: where all begin.
+        acts: the plans.
+        paths: slot that acts on each step of each path.
+        generator: source of the transition noise; None takes every step's expectation instead.
+    """
+    if isinstance(dynamics, RollsOut):
+        return dynamics.rollout_blocks(obs, acts, paths, generator)
+    return step_blocks(dynamics, obs, acts, paths, generator)
+
+
+def step_blocks(
+    dynamics: ContextDynamics,
+    obs: Float[Tensor, " S"],
+    acts: Float[Tensor, "C H A"],
+    paths: Int[Tensor, "P H"],
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "H P C S"]:
+    """Do what `roll_out` does, step by step, for any dynamics."""
+    state = obs.expand(len(paths), len(acts), -1).contiguous()
+    states = []
+    for step in range(acts.shape[1]):
+        act, context = acts[:, step], paths[:, step]
+        if generator is None:
+            state = dynamics.predict_blocks(state, act, context)
+        else:
+            state = dynamics.sample_blocks(state, act, context, generator)
+        states.append(state)
+    return torch.stack(states)
+
+
+def draw_paths(
+    belief: Float[Tensor, " k"],
+    transition: Float[Tensor, "k k"],
+    num_paths: int,
+    horizon: int,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "P H"]:
+    """Draw paths of contexts: the first from the belief, the others along the chain.
+
+    Every single path has the law of the chain. Together they are stratified: at each step the uniform numbers of the P
+    paths fall into P equal cells, one each, so that few paths already represent the belief well.
+    """
+    shape = (num_paths, horizon)
+    cell = torch.rand(shape, generator=generator).argsort(0)
+    uniform = (cell + torch.rand(shape, generator=generator)) / num_paths
+    paths = np.empty(shape, np.int64)
+    laws = (law.to("cpu", torch.float64).cumsum(-1).numpy() for law in (belief, transition))
+    _walk(*laws, uniform.double().numpy(), paths)
+    return torch.from_numpy(paths).to(belief.device)
+
+
+@compiled
+@no_type_check
+def _walk(first: np.ndarray, following: np.ndarray, uniform: np.ndarray, paths: np.ndarray) -> None:
+    """Invert the cumulative laws; the last context takes whatever rounding leaves above the last sum."""
+    last = first.shape[0] - 1
+    for path in range(uniform.shape[0]):
+        context = 0
+        for step in range(uniform.shape[1]):
+            law = first if step == 0 else following[context]
+            context = 0
+            while context < last and uniform[path, step] * law[last] >= law[context]:
+                context += 1
+            paths[path, step] = context

@@ -1,0 +1,149 @@
+"""What an agent sees beside the observation: one slot, three fillings.
+
+`BeliefTracker` fills it with the belief (C-CEM, C-SAC), `TruthTracker` with the one-hot truth (FI agents) and
+`NothingTracker` not at all (NI agents). An episode loop treats them alike:
+
+    tracker.reset(obs, info)
+    while not done:
+        act = agent.act(tracker.packed())
+        obs, reward, terminated, truncated, info = env.step(act)
+        tracker.update(act, obs, info)
+
+Only `TruthTracker` reads `info`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mbrl_hdp.belief.codec import BeliefCodec
+from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.inference.online import OnlineFilter
+
+Vector = Float[np.ndarray, " D"]
+Info = Mapping[str, Any]
+
+
+class ContextTracker(ABC):
+    """Follows an episode and gives the packed observation.
+
+    Attributes:
+        codec: layout of the packed observation.
+    """
+
+    def __init__(self, obs_dim: int, width: int) -> None:
+        self.codec = BeliefCodec(obs_dim, width)
+        self._obs: Vector | None = None
+
+    def reset(self, obs: Vector, info: Info | None = None) -> Vector:
+        """Begin an episode; give the first packed observation."""
+        self._obs = np.asarray(obs, dtype=np.float64)
+        self._begin(self._obs, info)
+        return self.packed()
+
+    def update(self, act: Vector, next_obs: Vector, info: Info | None = None) -> Vector:
+        """Take in one step; give the next packed observation."""
+        self._obs = np.asarray(next_obs, dtype=np.float64)
+        self._move(np.asarray(act), self._obs, info)
+        return self.packed()
+
+    def packed(self) -> Vector:
+        """Give [obs, slot] as it stands.
+
+        Raises:
+            DataError: before the first `reset`.
+        """
+        if self._obs is None:
+            raise DataError("call reset(obs) with the episode's first observation before packed()")
+        return self.codec.pack(self._obs, self.belief())
+
+    @abstractmethod
+    def belief(self) -> Vector:
+        """Give what fills the slot now."""
+
+    @abstractmethod
+    def _begin(self, obs: Vector, info: Info | None) -> None: ...
+
+    @abstractmethod
+    def _move(self, act: Vector, next_obs: Vector, info: Info | None) -> None: ...
+
+
+class BeliefTracker(ContextTracker):
+    """Fills the slot with the law of the context that acts next, width `max_contexts`.
+
+    Attributes:
+        filtered: law of the context that acted last, over the kept contexts (for scoring).
+    """
+
+    def __init__(self, model: ContextModel) -> None:
+        super().__init__(model.task.obs_dim, model.task.max_contexts)
+        self.set_model(model)
+
+    def set_model(self, model: ContextModel) -> None:
+        """Filter with another model from the next `reset` on."""
+        self._filter: OnlineFilter = model.online_filter()
+        self._slots = model.slots.numpy()
+
+    @property
+    def filtered(self) -> Vector:
+        """Law of the context that acted last, over the kept contexts."""
+        return self._filter.filtered
+
+    def belief(self) -> Vector:
+        """Give the law of the context that acts next, in the slots of the kept contexts."""
+        wide = np.zeros(self.codec.max_contexts)
+        wide[self._slots] = self._filter.belief
+        return wide
+
+    def _begin(self, obs: Vector, info: Info | None) -> None:  # noqa: ARG002
+        self._filter.reset(obs)
+
+    def _move(self, act: Vector, next_obs: Vector, info: Info | None) -> None:  # noqa: ARG002
+        self._filter.update(act, next_obs)
+
+
+class TruthTracker(ContextTracker):
+    """Fills the slot with the true context that acts next, one-hot: full-information agents only."""
+
+    def __init__(self, obs_dim: int, num_contexts: int) -> None:
+        super().__init__(obs_dim, num_contexts)
+        self._truth = np.zeros(num_contexts)
+
+    def belief(self) -> Vector:
+        """Give the one-hot truth."""
+        return self._truth.copy()
+
+    def _begin(self, obs: Vector, info: Info | None) -> None:  # noqa: ARG002
+        self._read(info)
+
+    def _move(self, act: Vector, next_obs: Vector, info: Info | None) -> None:  # noqa: ARG002
+        self._read(info)
+
+    def _read(self, info: Info | None) -> None:
+        if info is None or "next_context" not in info:
+            raise DataError(
+                "a full-information agent needs info['next_context']; wrap the environment in SwitchingContext"
+            )
+        self._truth = np.zeros(self.codec.max_contexts)
+        self._truth[int(info["next_context"])] = 1.0
+
+
+class NothingTracker(ContextTracker):
+    """Leaves the slot away: agents without information see the observation alone."""
+
+    def __init__(self, obs_dim: int) -> None:
+        super().__init__(obs_dim, 0)
+
+    def belief(self) -> Vector:
+        """Give a vector of width 0."""
+        return np.zeros(0)
+
+    def _begin(self, obs: Vector, info: Info | None) -> None: ...
+
+    def _move(self, act: Vector, next_obs: Vector, info: Info | None) -> None: ...
