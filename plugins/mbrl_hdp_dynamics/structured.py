@@ -60,6 +60,8 @@ class StructuredDynamics(ContextDynamics):
         target_scaler: centre and scale of the targets.
     """
 
+    std_floor: Tensor
+
     def __init__(self, task: TaskSpec, num_inputs: int, num_targets: int, config: HeadsConfig) -> None:
         super().__init__(task.max_contexts, task.obs_dim, task.act_dim)
         self.config = config
@@ -227,7 +229,7 @@ class StructuredDynamics(ContextDynamics):
             for value in self.heads.parameters():
                 drawn = torch.randn(len(slots), *value.shape[1:], generator=generator, dtype=value.dtype)
                 value[slots] = self.config.init_std * drawn.to(value.device)
-            self.raw_log_std[slots] = 0.5 * math.log1p(-(self.config.std_floor**2))
+            self.raw_log_std[slots] = 0.5 * math.log1p(-(float(self.std_floor) ** 2))
 
     def _check_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor | None = None) -> None:
         for name, rows, width in (("obs", obs, self.obs_dim), ("act", act, self.act_dim), ("next_obs", next_obs, None)):

@@ -192,6 +192,22 @@ def test_noise_starts_at_the_targets_spread_and_stays_above_its_floor():
     torch.testing.assert_close(model.noise_std(), torch.full((2, 6), 0.2))
 
 
+def test_sharpening_lowers_the_floor_for_good():
+    config = DroneConfig(final_std_floor=0.01)
+    model, loaded = build_drone(config, task(2, 12, 4)), build_drone(config, task(2, 12, 4))
+    with torch.no_grad():
+        model.raw_log_std.fill_(-30.0)
+    model.sharpen()
+    torch.testing.assert_close(model.noise_std(), torch.full((2, 6), 0.01))
+    loaded.load_state_dict(model.state_dict())
+    torch.testing.assert_close(loaded.noise_std(), model.noise_std())
+    model.reset_slots(torch.tensor([1]))
+    torch.testing.assert_close(model.noise_std()[1], torch.ones(6))
+    blunt = build_drone(DroneConfig(std_floor=0.1, final_std_floor=0.3), task(2, 12, 4))
+    blunt.sharpen()
+    assert float(blunt.std_floor) == pytest.approx(0.1), "the floor never rises"
+
+
 def test_log_prior_is_the_normal_of_all_weights():
     model = build("deep")
     values = torch.cat([value.flatten() for value in model.heads.parameters()])

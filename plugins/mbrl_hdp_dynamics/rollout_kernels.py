@@ -1,0 +1,135 @@
+"""Compiled rollouts of candidate plans: one call for all steps, paths and candidates.
+
+A planner's tensors are so small that stepping them one torch call at a time costs several times the arithmetic. Here the
+candidates of a path go through the whole horizon together, feature-major, in chunks that stay in the first-level
+cache. `mbrl_hdp.control.rollout.step_blocks` is the same in plain steps, and the tests hold one against the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, no_type_check
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrl_hdp.inference.head_kernels import _forward_chunk, _pad_hidden, _pad_output
+from mbrl_hdp.probability.kernels import compiled
+
+Array = NDArray[Any]
+
+_CHUNK = 512
+_TWO_OVER_PI = np.float32(2.0 / np.pi)
+# pi/2 in two parts: the first has few bits, so that its multiples are exact.
+_HALF_PI_HIGH = np.float32(1.5703125)
+_HALF_PI_LOW = np.float32(np.pi / 2 - 1.5703125)
+
+
+@compiled
+@no_type_check
+def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
+    """Give sine and cosine of `rows` angles to single precision.
+
+    Quadrant and Taylor polynomials on [-pi/4, pi/4], without branches: the library's functions are not vectorised.
+    """
+    for r in range(rows):
+        quadrant = np.floor(angle[r] * _TWO_OVER_PI + np.float32(0.5))
+        x = angle[r] - quadrant * _HALF_PI_HIGH - quadrant * _HALF_PI_LOW
+        z = x * x
+        s = x + x * z * (
+            np.float32(-1 / 6) + z * (np.float32(1 / 120) + z * (np.float32(-1 / 5040) + z * np.float32(1 / 362880)))
+        )
+        c = np.float32(1) + z * (
+            np.float32(-1 / 2)
+            + z * (np.float32(1 / 24) + z * (np.float32(-1 / 720) + z * np.float32(1 / 40320)))
+        )
+        turn = np.int32(quadrant) & 3
+        is_odd = (turn & 1) == 1
+        first, second = (c, s) if is_odd else (s, c)
+        sine[r] = -first if turn >= 2 else first
+        cosine[r] = -second if turn == 1 or turn == 2 else second
+
+
+@compiled
+@no_type_check
+def _load_features(
+    state: Array, acts: Array, first: int, step: int, is_angle: Array, centre: Array, factor: Array, x: Array, rows: int
+) -> None:
+    """Fill x with the scaled features: observations (angles as sine and cosine), actions, one."""
+    column = 0
+    for s in range(state.shape[0]):
+        if is_angle[s]:
+            _sine_cosine(state[s], x[column], x[column + 1], rows)
+            column += 2
+        else:
+            for r in range(rows):
+                x[column, r] = state[s, r]
+            column += 1
+    for a in range(acts.shape[2]):
+        for r in range(rows):
+            x[column, r] = acts[first + r, step, a]
+        column += 1
+    for i in range(column):
+        for r in range(rows):
+            x[i, r] = (x[i, r] - centre[i]) * factor[i]
+    for r in range(rows):
+        x[column, r] = 1
+
+
+@compiled
+@no_type_check
+def delta_rollout(
+    obs: Array,
+    acts: Array,
+    paths: Array,
+    is_angle: Array,
+    in_centre: Array,
+    in_factor: Array,
+    out_centre: Array,
+    out_scale: Array,
+    weight: Array,
+    bias: Array,
+    out_weight: Array,
+    out_bias: Array,
+    noise: Array,
+    states: Array,
+) -> None:
+    """Set states[h, p, c] to where plan c is after step h on path p: obs' = obs + change of the path's context.
+
+    Args:
+        obs: start, `S`.
+        acts: plans, `C H A`.
+        paths: slots, `P H`.
+        is_angle: which observation columns are angles, `S`.
+        in_centre: centre of the features, `I`.
+        in_factor: 1 / scale of the features, `I`.
+        out_centre: centre of the changes, `S`.
+        out_scale: scale of the changes, `S`.
+        weight: hidden weights, `K D I`.
+        bias: hidden biases, `K D`.
+        out_weight: output weights, `K S D`.
+        out_bias: output biases, `K S`.
+        noise: scaled noise of every path and step, `P H S`, the same for all plans.
+        states: receives the result, `H P C S`.
+    """
+    num_plans, horizon, _ = acts.shape
+    affine, by_unit = _pad_hidden(weight, bias), _pad_output(out_weight)
+    chunk = min(_CHUNK, num_plans)
+    x = np.zeros((affine.shape[2], chunk), weight.dtype)
+    state = np.empty((obs.shape[0], chunk), weight.dtype)
+    mean = np.empty((obs.shape[0], chunk), weight.dtype)
+    pre = np.empty((4, chunk), weight.dtype)
+    for p in range(paths.shape[0]):
+        for first in range(0, num_plans, chunk):
+            rows = min(chunk, num_plans - first)
+            for s in range(obs.shape[0]):
+                for r in range(rows):
+                    state[s, r] = obs[s]
+            for h in range(horizon):
+                k = paths[p, h]
+                _load_features(state, acts, first, h, is_angle, in_centre, in_factor, x, rows)
+                _forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
+                for s in range(obs.shape[0]):
+                    shift = out_centre[s] + noise[p, h, s]
+                    for r in range(rows):
+                        state[s, r] += shift + mean[s, r] * out_scale[s]
+                        states[h, p, first + r, s] = state[s, r]
