@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import mbrl_hdp
@@ -106,6 +107,31 @@ def doctor(words: list[str]) -> int:
     return 0 if is_healthy(findings) else 1
 
 
+def reproduce(words: list[str]) -> int:
+    """Run a study of the paper, ours beside its numbers; resumable."""
+    parser = _parser("reproduce", reproduce)
+    parser.add_argument("name", help="a study, or all; an unknown name lists them")
+    parser.add_argument("--seeds", type=int, nargs="+", help="run these seeds instead of the study's own")
+    parser.add_argument("--sizes", type=int, nargs="+", help="run only these max_contexts")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each")
+    parser.add_argument("--quick", action="store_true", help="tiny cells, to see that it works")
+    parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
+    parser.add_argument("--share", help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    from mbrl_hdp.runtime import configure
+
+    configure()
+    from mbrl_hdp.experiments.reproduce import ReproduceOptions, share_of
+    from mbrl_hdp.experiments.reproduce import reproduce as run_studies
+
+    asked = ReproduceOptions(
+        options.seeds, options.jobs, options.quick, Path(options.out), options.sizes, share_of(options.share)
+    )
+    for page in run_studies(options.name, asked):
+        print(page)
+    return 0
+
+
 def _complete(words: list[str]) -> int:
     """Answer the shell's tab completion: our own words first, then Hydra's for `train`."""
     line = os.environ.get("COMP_LINE", "")
@@ -122,7 +148,7 @@ def _complete(words: list[str]) -> int:
 
 _COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 _COMMANDS: dict[str, tuple[Command, str]] = {
-    function.__name__: (function, (function.__doc__ or "").strip()) for function in (train, plugins, doctor)
+    function.__name__: (function, (function.__doc__ or "").strip()) for function in (train, reproduce, plugins, doctor)
 }
 
 

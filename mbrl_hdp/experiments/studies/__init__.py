@@ -1,0 +1,22 @@
+"""The studies that `mbrl-hdp reproduce` knows, one file each; a file is loaded when its study is asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+from mbrl_hdp.experiments.studies.study import Study
+
+_STUDIES = {
+    "robust": "robust",
+}
+
+
+def study_names() -> list[str]:
+    """Give every study's name."""
+    return list(_STUDIES)
+
+
+def load_study(name: str) -> Study:
+    """Give a study by its name."""
+    study: Study = importlib.import_module(f"mbrl_hdp.experiments.studies.{_STUDIES[name]}").STUDY
+    return study

@@ -1,0 +1,119 @@
+"""One cell of most studies: fit cart-pole data once, score it against the truth on other episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mbrl_hdp.data.collect import collect
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.envs import BatchSwitchingEnv, Context, MarkovChain
+from mbrl_hdp.envs.cartpole import CartPolePhysics
+from mbrl_hdp.experiments.studies.study import Results, Settings
+from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.fit import fit
+from mbrl_hdp.inference.model import ContextModel, Part
+from mbrl_hdp.inference.schedule import FitConfig
+from mbrl_hdp.inference.scoring import align, empirical_transition
+from mbrl_hdp.probability.markov import stationary
+
+HELD_OUT_EPISODES = 100
+# Held-out episodes come from a seed that no training set uses.
+_HELD_OUT_SEED = 10_000
+
+
+def fit_settings(max_contexts: int, seed: int, is_quick: bool = False, **changes: Any) -> Settings:
+    """Give the settings of one fit: cart-pole hard with 500 trajectories and the defaults of `fit`, changed as told."""
+    settings: Settings = {
+        "task": "cartpole",
+        "actuation": [1.0, -1.0],
+        "force": 20.0,
+        "num_trajectories": 500,
+        "max_contexts": max_contexts,
+        "seed": seed,
+        "prior": {"name": "hdp"},
+        "distillation": {"name": "stationary"},
+        "dynamics": {"name": "cartpole"},
+        "fit": {},
+    }
+    settings.update(changes)
+    if is_quick:
+        settings.update(
+            num_trajectories=20, fit={"num_steps": 20, "num_restarts": 1, "polish_steps": 5, "batch_size": 10}
+        )
+    return settings
+
+
+def run_fit(settings: Settings) -> Results:
+    """Fit and score one cell."""
+    data, held_out = episodes(settings), held_out_episodes(settings)
+    registry = load_registry()
+    model = fit(
+        data,
+        prior=part(registry, "prior", settings["prior"]),
+        distillation=part(registry, "distiller", settings["distillation"]),
+        dynamics=part(registry, "dynamics", settings["dynamics"]),
+        max_contexts=settings["max_contexts"],
+        seed=settings["seed"],
+        config=FitConfig(**settings["fit"]),
+        progress=False,
+        registry=registry,
+    )
+    return score(model, data, held_out) | {"runs": model.report.runs, "fit_time_s": model.report.fit_time_s}
+
+
+def score(model: ContextModel, data: Trajectories, held_out: Trajectories) -> Results:
+    """Score a model against the truth; everything that the studies' pages need, as JSON."""
+    assert held_out.context is not None
+    assert data.context is not None
+    labels = model.smooth(held_out).argmax(-1)
+    aligned = align(labels, held_out.context)
+    chain = model.prior.mean_chain()
+    weights = model.prior.top_weights()
+    truth = empirical_transition(data.context, int(data.context.max()) + 1)
+    return {
+        "accuracy": aligned.accuracy,
+        "num_contexts": model.num_contexts,
+        "transition": model.transition.tolist(),
+        "to_true": aligned.to_true.tolist(),
+        "masses": largest(stationary(chain.transition, chain.initial).tolist()),
+        "top_weights": None if weights is None else largest(weights.detach().tolist()),
+        "switch": switch_probability(model.transition),
+        "true_switch": switch_probability(truth),
+        "log_likelihood": float(model.log_likelihood(held_out).sum() / held_out.is_observed.sum()),
+    }
+
+
+def episodes(settings: Settings) -> Trajectories:
+    """Simulate the training episodes of a cell: random actions, its own seed."""
+    return _collect(settings, settings["num_trajectories"], settings["seed"])
+
+
+def held_out_episodes(settings: Settings) -> Trajectories:
+    """Simulate the held-out episodes of a cell."""
+    return _collect(settings, HELD_OUT_EPISODES, _HELD_OUT_SEED + settings["seed"])
+
+
+def part(registry: Registry, kind: str, words: Settings) -> Part:
+    """Turn `{"name": ..., setting: value}` into a part of the model."""
+    values = {key: value for key, value in words.items() if key != "name"}
+    return Part(words["name"], registry.get(kind, words["name"]).spec.config(**values))
+
+
+def largest(masses: Sequence[float], count: int = 6) -> list[float]:
+    """Give the largest masses in falling order."""
+    return sorted(map(float, masses), reverse=True)[:count]
+
+
+def switch_probability(transition: Any) -> float:
+    """Give the mean probability of leaving a context."""
+    return float(np.mean(1.0 - np.diag(np.asarray(transition, dtype=np.float64))))
+
+
+def _collect(settings: Settings, num_episodes: int, seed: int) -> Trajectories:
+    contexts = [Context(attributes={"actuation": value}) for value in settings["actuation"]]
+    chain = MarkovChain.symmetric(len(contexts), switch=0.2, cool_off=5)
+    env = BatchSwitchingEnv(CartPolePhysics(force=settings["force"]), contexts, chain, num_envs=min(100, num_episodes))
+    return collect(env, num_episodes=num_episodes, seed=seed, progress=False)
