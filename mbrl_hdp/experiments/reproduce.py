@@ -19,13 +19,6 @@ from mbrl_hdp.experiments.studies.study import Gate, Record, Study, cell_key, ta
 # Code that decides a study's numbers: a change here that is not committed is told in the record.
 _ROOMS = ("inference", "probability", "distil", "envs", "data")
 _SOURCES = (*(f"mbrl_hdp/{room}" for room in _ROOMS), "plugins")
-    "mbrl_hdp/inference",
-    "mbrl_hdp/probability",
-    "mbrl_hdp/distil",
-    "mbrl_hdp/envs",
-    "mbrl_hdp/data",
-    "plugins",
-)
 
 
 @dataclass(frozen=True)
