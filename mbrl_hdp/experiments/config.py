@@ -20,10 +20,12 @@ from omegaconf.errors import OmegaConfBaseException
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.explain import explain, parse_overrides
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
+from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.runtime import RuntimeConfig
 from mbrl_hdp.settings import check_settings, setting
 
 CONFIG_NAME = "main"
+FIT_CONFIG_NAME = "fit"
 _MAX_CHECKED_JOBS = 1000
 
 
@@ -55,6 +57,27 @@ class MainConfig:
     strict_plugins: bool = setting(False, "stop if any plugin has a problem")
 
 
+@dataclass
+class FitMainConfig:
+    """Everything that `mbrl-hdp fit` can be told."""
+
+    seed: int = setting(0, "seed of the whole fit", at_least=0)
+    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
+    dt: float | None = setting(None, "seconds per step, for transition models that integrate positions", above=0.0)
+    out: str = setting("outputs/fit", "folder of the model and its report; an earlier fit in it is replaced")
+    allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
+    fit: FitConfig = field(default_factory=FitConfig)
+    prior: Any = MISSING
+    distillation: Any = MISSING
+    dynamics: Any = MISSING
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
+    strict_plugins: bool = setting(False, "stop if any plugin has a problem")
+
+
+_SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitMainConfig}
+
+
 def config_dir() -> Path:
     """Give the folder of conf/: inside the package when installed from a wheel, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
@@ -67,7 +90,8 @@ def config_dir() -> Path:
 def register_configs(registry: Registry) -> None:
     """Put the schema and every plugin's settings into Hydra's ConfigStore, so that `prior=mine` needs no YAML."""
     store = ConfigStore.instance()
-    store.store(name="main_schema", node=MainConfig, provider="mbrl_hdp")
+    for name, schema in _SCHEMAS.items():
+        store.store(name=f"{name}_schema", node=schema, provider="mbrl_hdp")
     groups = {kind.name: kind.group for kind in KINDS}
     for group in groups.values():
         store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
@@ -100,8 +124,10 @@ def registry_for(overrides: Sequence[str]) -> Registry:
     return load_registry(disable=[str(name) for name in disable], strict=asked["strict_plugins"])
 
 
-def load_config(overrides: Sequence[str], registry: Registry | None = None) -> DictConfig:
-    """Compose and check the configuration of one job.
+def load_config(
+    overrides: Sequence[str], registry: Registry | None = None, name: str = CONFIG_NAME
+) -> DictConfig:
+    """Compose and check the configuration of one job; `name` is that of its file in conf/.
 
     Raises:
         ConfigError: naming the key or group and the nearest valid names.
@@ -109,7 +135,7 @@ def load_config(overrides: Sequence[str], registry: Registry | None = None) -> D
     registry = registry or registry_for(overrides)
     register_configs(registry)
     with _composer():
-        return _compose(list(overrides))
+        return _compose(list(overrides), name)
 
 
 def check_jobs(overrides: Sequence[str], registry: Registry) -> int:
@@ -149,39 +175,59 @@ def _composer() -> Iterator[None]:
         yield
 
 
-def _compose(overrides: list[str]) -> DictConfig:
+def _compose(overrides: list[str], name: str = CONFIG_NAME) -> DictConfig:
     plain = [line for line in overrides if not line.lstrip("+~").startswith("hydra")]
     try:
-        config = compose(config_name=CONFIG_NAME, overrides=plain)
+        config = compose(config_name=name, overrides=plain)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(
-            explain(error, plain, lambda lines: compose(config_name=CONFIG_NAME, overrides=lines))
-        ) from error
-    check_config(config)
+        raise ConfigError(explain(error, plain, lambda lines: compose(config_name=name, overrides=lines))) from error
+    _typed(config, name)
     return config
 
 
 def check_config(config: DictConfig) -> MainConfig:
-    """Turn the composed configuration into typed objects and check every range.
+    """Turn the composed configuration of `train` into typed objects and check every range.
 
     Raises:
         ConfigError: naming the full key.
     """
+    typed = _typed(config, CONFIG_NAME)
+    assert isinstance(typed, MainConfig)
+    return typed
+
+
+def check_fit_config(config: DictConfig) -> FitMainConfig:
+    """Turn the composed configuration of `fit` into typed objects and check every range.
+
+    Raises:
+        ConfigError: naming the full key.
+    """
+    typed = _typed(config, FIT_CONFIG_NAME)
+    assert isinstance(typed, FitMainConfig)
+    return typed
+
+
+def _typed(config: DictConfig, name: str) -> Any:
     try:
         typed = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(str(error).split())) from error
-    if not isinstance(typed, MainConfig):
-        raise ConfigError("the configuration does not follow main_schema; keep it first in conf/main.yaml's defaults")
+    if not isinstance(typed, _SCHEMAS[name]):
+        raise ConfigError(
+            f"the configuration does not follow {name}_schema; keep it first in conf/{name}.yaml's defaults"
+        )
     check_settings(typed)
     return typed
 
 
 __all__ = [
     "CONFIG_NAME",
+    "FIT_CONFIG_NAME",
     "EnvConfig",
+    "FitMainConfig",
     "MainConfig",
     "check_config",
+    "check_fit_config",
     "check_jobs",
     "config_dir",
     "load_config",

@@ -36,7 +36,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str:
     """Say which override is wrong and what would be right."""
-    groups = _groups()
+    groups = _groups(compose)
     base = _base_config(overrides, groups, compose)
     for override in parse_overrides(overrides):
         message = _explain_group(override, groups) or _explain_key(override, groups, base)
@@ -47,10 +47,16 @@ def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str
     return _first_lines(error)
 
 
-def _groups() -> dict[str, list[str]]:
+def _groups(compose: Compose) -> dict[str, list[str]]:
+    """Give the groups that this configuration knows (`fit` has no `env`) with their options."""
     loader: ConfigLoader = GlobalHydra.instance().config_loader()
     names = loader.get_group_options("", results_filter=ObjectType.GROUP)
-    return {name: loader.get_group_options(name) for name in names if not name.startswith("hydra")}
+    groups = {name: loader.get_group_options(name) for name in names if not name.startswith("hydra")}
+    try:
+        defaults = compose([])
+    except (HydraException, OmegaConfBaseException):
+        return groups
+    return {name: options for name, options in groups.items() if name in defaults}
 
 
 def _explain_group(override: Override, groups: dict[str, list[str]]) -> str | None:
