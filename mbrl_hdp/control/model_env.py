@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mbrl_hdp.control.model import BeliefModel
-from mbrl_hdp.control.rollout import draw_paths, roll_out
+from mbrl_hdp.control.paths import draw_paths
 from mbrl_hdp.errors import ConfigError
 
 RewardFn = Callable[[Tensor, Tensor], Tensor]
@@ -106,7 +106,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         model = self.dynamics_model.model
         generator = self._rng if self.has_noise else None
         with torch.no_grad():
-            states = roll_out(model.dynamics, obs, acts, model.slots[paths], generator)
+            states = model.dynamics.rollout_blocks(obs, acts, model.slots[paths], generator)
             rewards = self._rewards(acts, states)
             # The particles of a plan are averaged first, as in mbrl-lib: sum over steps, mean over paths.
             values = rewards.sum(0).mean(0)

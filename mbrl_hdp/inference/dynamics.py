@@ -90,6 +90,28 @@ class ContextDynamics(nn.Module, ABC):
         rows, acts, contexts = _flatten_blocks(obs, act, context)
         return self.sample(rows, acts, contexts, generator).view_as(obs)
 
+    def rollout_blocks(
+        self,
+        obs: Float[Tensor, " S"],
+        acts: Float[Tensor, "rows steps A"],
+        paths: Int[Tensor, "paths steps"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "steps paths rows S"]:
+        """Give where every plan (row of `acts`) leads from `obs` on every path of contexts, step by step.
+
+        Without a generator every step is the expected one, with one it is drawn; plans on the same path may share their
+        noise. A structure that can do all steps at once overrides this.
+        """
+        state = obs.expand(len(paths), len(acts), -1).contiguous()
+        states = []
+        for act, context in zip(acts.unbind(1), paths.unbind(1), strict=True):
+            if generator is None:
+                state = self.predict_blocks(state, act, context)
+            else:
+                state = self.sample_blocks(state, act, context, generator)
+            states.append(state)
+        return torch.stack(states)
+
     @abstractmethod
     def log_prior(self) -> Float[Tensor, ""]:
         """Give log p(theta), the sum over all heads."""

@@ -52,7 +52,7 @@ def _chunk_rows(num_inputs: int, num_outputs: int) -> int:
 
 @compiled
 @no_type_check
-def _pad_hidden(weight: Array, bias: Array) -> Array:
+def pad_hidden(weight: Array, bias: Array) -> Array:
     """Copy weights `K H I` and biases `K H` into one `K H I+1`, both sizes rounded up to the block, the rest zero.
 
     Plain loops: slices take much longer to compile.
@@ -69,7 +69,7 @@ def _pad_hidden(weight: Array, bias: Array) -> Array:
 
 @compiled
 @no_type_check
-def _pad_output(out_weight: Array) -> Array:
+def pad_output(out_weight: Array) -> Array:
     """Copy output weights `K O H` into `K H O`, both sizes rounded up to the block, the rest zero."""
     num_heads, num_outputs, num_hidden = out_weight.shape
     out = np.zeros((num_heads, _padded(num_hidden), _padded(num_outputs)), out_weight.dtype)
@@ -99,7 +99,7 @@ def _combine(x: Array, weight: Array, unit: int, out: Array, slot: int, rows: in
 
 @compiled
 @no_type_check
-def _forward_chunk(x: Array, weight: Array, by_unit: Array, out_bias: Array, out: Array, pre: Array, rows: int) -> None:
+def forward_chunk(x: Array, weight: Array, by_unit: Array, out_bias: Array, out: Array, pre: Array, rows: int) -> None:
     """Set out = by_unit.T @ relu(weight @ x) + out_bias for one head and one chunk."""
     num_outputs = out_bias.shape[0]
     for o in range(num_outputs):
@@ -137,7 +137,7 @@ def gaussian_forward(
     num_rows, num_inputs = inputs.shape
     num_heads, num_outputs = inverse_std.shape
     keep_residual = residual.shape[2] > 0
-    affine, by_unit = _pad_hidden(weight, bias), _pad_output(out_weight)
+    affine, by_unit = pad_hidden(weight, bias), pad_output(out_weight)
     chunk = _chunk_rows(num_inputs, num_outputs)
     x = np.zeros((affine.shape[2], chunk), inputs.dtype)
     mean = np.empty((num_outputs, chunk), inputs.dtype)
@@ -150,7 +150,7 @@ def gaussian_forward(
                 x[i, r] = inputs[start + r, i]
             x[num_inputs, r] = 1
         for k in range(num_heads):
-            _forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
+            forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
             for r in range(rows):
                 distance[r] = 0
             for o in range(num_outputs):
@@ -322,7 +322,7 @@ def gaussian_backward(
         to the block; by out_bias and by inverse_std (`K O`).
     """
     num_heads, num_outputs = inverse_std.shape
-    affine, by_unit = _pad_hidden(weight, bias), _pad_output(out_weight)
+    affine, by_unit = pad_hidden(weight, bias), pad_output(out_weight)
     chunk = _chunk_rows(inputs.shape[1], num_outputs)
     x = np.zeros((affine.shape[2], chunk), weight.dtype)
     error = np.zeros((by_unit.shape[2], chunk), weight.dtype)
@@ -377,7 +377,7 @@ def segment_forward(
 ) -> None:
     """Run segment g, the rows order[starts[g]:starts[g + 1]], through head head_of[g]; `out` is `N O`."""
     num_inputs, num_outputs = inputs.shape[1], out_bias.shape[1]
-    affine, by_unit = _pad_hidden(weight, bias), _pad_output(out_weight)
+    affine, by_unit = pad_hidden(weight, bias), pad_output(out_weight)
     chunk = _chunk_rows(num_inputs, num_outputs)
     x = np.zeros((affine.shape[2], chunk), inputs.dtype)
     mean = np.empty((num_outputs, chunk), inputs.dtype)
@@ -390,7 +390,7 @@ def segment_forward(
                 for i in range(num_inputs):
                     x[i, r] = inputs[order[start + r], i]
                 x[num_inputs, r] = 1
-            _forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
+            forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
             for r in range(rows):
                 for o in range(num_outputs):
                     out[order[start + r], o] = mean[o, r]

@@ -58,7 +58,7 @@ class ContextHeads(nn.Module):
         Raises:
             DataError: on a context that does not exist.
         """
-        self._check_contexts(context)
+        self.check_contexts(context)
         if self._is_compiled_for(inputs):
             from mbrl_hdp.inference.head_kernels import group_rows
 
@@ -78,7 +78,7 @@ class ContextHeads(nn.Module):
         Raises:
             DataError: on a context that does not exist.
         """
-        self._check_contexts(context)
+        self.check_contexts(context)
         if self._is_compiled_for(inputs):
             num_paths, num_rows, _ = inputs.shape
             starts = np.arange(num_paths + 1) * num_rows
@@ -162,8 +162,13 @@ class ContextHeads(nn.Module):
         segment_forward(_array(inputs), order, starts, head_of, *arrays, out.numpy())
         return out
 
-    def _check_contexts(self, context: Tensor) -> None:
-        if len(context):
+    def check_contexts(self, context: Int[Tensor, "*batch"]) -> None:
+        """Refuse contexts that do not exist.
+
+        Raises:
+            DataError: naming their range.
+        """
+        if context.numel():
             low, high = (int(bound) for bound in torch.aminmax(context))
             if low < 0 or high >= self.max_contexts:
                 raise DataError(f"context must lie in [0, {self.max_contexts}), got values from {low} to {high}")

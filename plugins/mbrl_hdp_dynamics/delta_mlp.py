@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.rollout_kernels import DeltaNetworks, roll_out_deltas
 from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, require_dimensions
 
 
@@ -55,6 +56,40 @@ class DeltaMlpDynamics(StructuredDynamics):
     def advance(self, obs: Float[Tensor, "*batch S"], change: Float[Tensor, "*batch O"]) -> Float[Tensor, "*batch S"]:
         """Give obs + change."""
         return obs + change
+
+    def rollout_blocks(
+        self,
+        obs: Float[Tensor, " S"],
+        acts: Float[Tensor, "rows steps A"],
+        paths: Int[Tensor, "paths steps"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "steps paths rows S"]:
+        """Give where every plan leads on every path; compiled where it can be, with noise shared by a path's plans.
+
+        Raises:
+            DataError: on rows of the wrong width or a context that does not exist.
+        """
+        self._check_rows(obs, acts)
+        if not self._can_roll_out(obs, acts):
+            return super().rollout_blocks(obs, acts, paths, generator)
+        self.heads.check_contexts(paths)
+        noise = obs.new_zeros(*paths.shape, self.obs_dim)
+        if generator is not None:
+            standard = torch.randn(noise.shape, generator=generator)
+            noise = standard * self.noise_std()[paths] * self.target_scaler.scale
+        networks = DeltaNetworks(self.heads, self.angles, self.input_scaler, self.target_scaler)
+        return roll_out_deltas(networks, obs, acts, paths, noise)
+
+    def _can_roll_out(self, obs: Tensor, acts: Tensor) -> bool:
+        """Tell whether the kernel serves: one hidden layer, single precision, CPU, no gradient asked for."""
+        return (
+            len(self.heads.weights) == 2
+            and not torch.is_grad_enabled()
+            and all(
+                tensor.device.type == "cpu" and tensor.dtype == torch.float32
+                for tensor in (obs, acts, self.heads.weights[0])
+            )
+        )
 
 
 def build_delta_mlp(config: DeltaMlpConfig, task: TaskSpec) -> DeltaMlpDynamics:

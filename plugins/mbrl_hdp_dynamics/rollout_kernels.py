@@ -1,19 +1,24 @@
 """Compiled rollouts of candidate plans: one call for all steps, paths and candidates.
 
-A planner's tensors are so small that stepping them one torch call at a time costs several times the arithmetic. Here the
+A planner's tensors are so small that one torch call after the other costs several times the arithmetic. Here the
 candidates of a path go through the whole horizon together, feature-major, in chunks that stay in the first-level
-cache. `mbrl_hdp.control.rollout.step_blocks` is the same in plain steps, and the tests hold one against the other.
+cache. `ContextDynamics.rollout_blocks` does the same step by step, and the tests hold one against the other.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, no_type_check
 
 import numpy as np
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mbrl_hdp.inference.head_kernels import _forward_chunk, _pad_hidden, _pad_output
+from mbrl_hdp.inference.head_kernels import BLOCK, forward_chunk, pad_hidden, pad_output
+from mbrl_hdp.inference.heads import ContextHeads
 from mbrl_hdp.probability.kernels import compiled
+from mbrl_hdp_dynamics.scaler import ColumnScaler
 
 Array = NDArray[Any]
 
@@ -39,14 +44,13 @@ def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
             np.float32(-1 / 6) + z * (np.float32(1 / 120) + z * (np.float32(-1 / 5040) + z * np.float32(1 / 362880)))
         )
         c = np.float32(1) + z * (
-            np.float32(-1 / 2)
-            + z * (np.float32(1 / 24) + z * (np.float32(-1 / 720) + z * np.float32(1 / 40320)))
+            np.float32(-1 / 2) + z * (np.float32(1 / 24) + z * (np.float32(-1 / 720) + z * np.float32(1 / 40320)))
         )
         turn = np.int32(quadrant) & 3
         is_odd = (turn & 1) == 1
         first, second = (c, s) if is_odd else (s, c)
         sine[r] = -first if turn >= 2 else first
-        cosine[r] = -second if turn == 1 or turn == 2 else second
+        cosine[r] = -second if (turn + 1) & 2 else second
 
 
 @compiled
@@ -75,9 +79,59 @@ def _load_features(
         x[column, r] = 1
 
 
+@dataclass(frozen=True)
+class DeltaNetworks:
+    """What `roll_out_deltas` needs of a structure whose networks predict the change of the observation.
+
+    Attributes:
+        heads: the networks, one hidden layer each.
+        angles: observation columns that the networks see as sine and cosine.
+        inputs: scale of the features.
+        targets: scale of the changes.
+    """
+
+    heads: ContextHeads
+    angles: tuple[int, ...]
+    inputs: ColumnScaler
+    targets: ColumnScaler
+
+
+def roll_out_deltas(
+    networks: DeltaNetworks,
+    obs: Float[Tensor, " S"],
+    acts: Float[Tensor, "rows steps A"],
+    paths: Int[Tensor, "paths steps"],
+    noise: Float[Tensor, "paths steps S"],
+) -> Float[Tensor, "steps paths rows S"]:
+    """Give where every plan leads on every path of contexts.
+
+    Args:
+        networks: the networks and their scales.
+        obs: where all begin.
+        acts: the plans.
+        paths: slot that acts on each step of each path.
+        noise: what is added to the observation at each step of each path, in its units.
+    """
+    is_angle = np.zeros(len(obs), np.bool_)
+    is_angle[list(networks.angles)] = True
+    scales = networks.inputs.centre, networks.inputs.inverse_scale, networks.targets.centre, networks.targets.scale
+    (weight, out_weight), (bias, out_bias) = networks.heads.weights, networks.heads.biases
+    states = obs.new_empty(acts.shape[1], len(paths), len(acts), len(obs))
+    _delta_rollout(
+        *(_array(tensor) for tensor in (obs, acts, paths)),
+        is_angle,
+        *(_array(tensor) for tensor in (*scales, weight, bias, out_weight, out_bias, noise, states)),
+    )
+    return states
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.detach().contiguous().numpy()
+
+
 @compiled
 @no_type_check
-def delta_rollout(
+def _delta_rollout(
     obs: Array,
     acts: Array,
     paths: Array,
@@ -112,12 +166,12 @@ def delta_rollout(
         states: receives the result, `H P C S`.
     """
     num_plans, horizon, _ = acts.shape
-    affine, by_unit = _pad_hidden(weight, bias), _pad_output(out_weight)
+    affine, by_unit = pad_hidden(weight, bias), pad_output(out_weight)
     chunk = min(_CHUNK, num_plans)
     x = np.zeros((affine.shape[2], chunk), weight.dtype)
     state = np.empty((obs.shape[0], chunk), weight.dtype)
     mean = np.empty((obs.shape[0], chunk), weight.dtype)
-    pre = np.empty((4, chunk), weight.dtype)
+    pre = np.empty((BLOCK, chunk), weight.dtype)
     for p in range(paths.shape[0]):
         for first in range(0, num_plans, chunk):
             rows = min(chunk, num_plans - first)
@@ -127,7 +181,7 @@ def delta_rollout(
             for h in range(horizon):
                 k = paths[p, h]
                 _load_features(state, acts, first, h, is_angle, in_centre, in_factor, x, rows)
-                _forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
+                forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
                 for s in range(obs.shape[0]):
                     shift = out_centre[s] + noise[p, h, s]
                     for r in range(rows):
