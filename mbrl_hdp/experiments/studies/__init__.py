@@ -8,6 +8,8 @@ from mbrl_hdp.experiments.studies.study import Study
 
 _STUDIES = {
     "robust": "robust",
+    "table1": "table1",
+    "tableS3": "table_s3",
 }
 
 
