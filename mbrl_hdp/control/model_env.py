@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,16 @@ RewardFn = Callable[[Tensor, Tensor], Tensor]
 CONTEXT_MODES = ("paths", "held")
 # Stock optimisers put NaN at -1e-10, above every negative return; a plan that leaves the numbers must lose instead.
 WORST_VALUE = -1e30
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where a plan begins: the packed observation, (particles, horizon), and what was unpacked and drawn for them."""
+
+    packed: Float[np.ndarray, " W"]
+    shape: tuple[int, int]
+    obs: Float[Tensor, " S"]
+    paths: Int[Tensor, "P H"]
 
 
 class BeliefModelEnv(mbrl.models.ModelEnv):
@@ -57,7 +68,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             raise ConfigError(f"planner.context_mode must be one of {', '.join(CONTEXT_MODES)}, got {context_mode!r}")
         self.plain_reward_fn, self.plain_termination_fn = reward_fn, termination_fn
         self.context_mode, self.has_noise = context_mode, has_noise
-        self._paths: Tensor | None = None
+        self._start: _Start | None = None
         self._is_in_plan = False
         spaces = SimpleNamespace(
             observation_space=Box(-np.inf, np.inf, (model.codec.width,), np.float32),
@@ -73,16 +84,16 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
     def set_model(self, model: BeliefModel) -> None:
         """Imagine with another model from now on."""
         self.dynamics_model = model
-        self._paths = None
+        self._start = None
 
     @contextmanager
     def one_plan(self) -> Iterator[None]:
-        """Within this block all evaluations share one draw of context paths."""
-        self._paths, self._is_in_plan = None, True
+        """Within this block all evaluations from the same packed observation share one draw of context paths."""
+        self._start, self._is_in_plan = None, True
         try:
             yield
         finally:
-            self._paths, self._is_in_plan = None, False
+            self._start, self._is_in_plan = None, False
 
     def evaluate_action_sequences(
         self, action_sequences: Float[Tensor, "C H A"], initial_state: Float[np.ndarray, " W"], num_particles: int
@@ -94,35 +105,34 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             initial_state: packed [obs, belief].
             num_particles: number of context paths P.
         """
+        shape = (num_particles, action_sequences.shape[1])
         with torch.no_grad():
-            obs, belief = self.dynamics_model.split(np.asarray(initial_state)[None])
-            paths = self._paths_for(belief[0], num_particles, action_sequences.shape[1])
-            return self.evaluate_on_paths(action_sequences, obs[0], paths)
+            start = self._start
+            if start is None or start.packed is not initial_state or start.shape != shape:
+                start = self._draw_start(initial_state, shape)
+                self._start = start if self._is_in_plan else None
+            return self.evaluate_on_paths(action_sequences, start.obs, start.paths)
 
     def evaluate_on_paths(
         self, acts: Float[Tensor, "C H A"], obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]
     ) -> Float[Tensor, " C"]:
-        """Give every plan's return averaged over given paths of kept contexts."""
-        model = self.dynamics_model.model
+        """Give every plan's return from an observation, averaged over given paths of context slots."""
         generator = self._rng if self.has_noise else None
         with torch.no_grad():
-            states = model.dynamics.rollout_blocks(obs, acts, model.slots[paths], generator)
-            rewards = self._rewards(acts, states)
-            # The particles of a plan are averaged first, as in mbrl-lib: sum over steps, mean over paths.
-            values = rewards.sum(0).mean(0)
+            states = self.dynamics_model.model.dynamics.rollout_blocks(obs, acts, paths, generator)
+            values = self._rewards(acts, states).sum(0).mean(0)
         return torch.where(values.isnan(), WORST_VALUE, values)
 
-    def _paths_for(self, belief: Tensor, num_particles: int, horizon: int) -> Int[Tensor, "P H"]:
-        if self._paths is not None and self._paths.shape == (num_particles, horizon):
-            return self._paths
+    def _draw_start(self, packed: Float[np.ndarray, " W"], shape: tuple[int, int]) -> _Start:
+        """Unpack where a plan begins and draw its context paths."""
+        model = self.dynamics_model.model
+        obs, belief = self.dynamics_model.split(packed[None])
         if self.context_mode == "held":
             # Without noise all particles would be the same one.
-            count = num_particles if self.has_noise else 1
-            return belief.argmax().expand(count, horizon)
-        paths = draw_paths(belief, self.dynamics_model.model.chain.transition, num_particles, horizon, self._rng)
-        if self._is_in_plan:
-            self._paths = paths
-        return paths
+            contexts = belief[0].argmax().expand(shape if self.has_noise else (1, shape[1]))
+        else:
+            contexts = draw_paths(belief[0], model.chain.transition, *shape, self._rng)
+        return _Start(packed, shape, obs[0], model.slots[contexts])
 
     def _rewards(self, acts: Float[Tensor, "C H A"], states: Float[Tensor, "H P C S"]) -> Float[Tensor, "H P C"]:
         """Give the reward of every step, zero after the step that terminated."""

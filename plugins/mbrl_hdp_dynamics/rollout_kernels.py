@@ -79,6 +79,22 @@ def _load_features(
         x[column, r] = 1
 
 
+@compiled
+@no_type_check
+def _longest_prefix(paths: Array, noise: Array, path: int) -> tuple[int, int]:
+    """Find the earlier path that goes the same way longest: its number and for how many steps."""
+    twin = length = 0
+    for other in range(path):
+        step = 0
+        while step < paths.shape[1] and paths[other, step] == paths[path, step]:
+            if (noise[other, step] != noise[path, step]).any():
+                break
+            step += 1
+        if step > length:
+            twin, length = other, step
+    return twin, length
+
+
 @dataclass(frozen=True)
 class DeltaNetworks:
     """What `roll_out_deltas` needs of a structure whose networks predict the change of the observation.
@@ -149,6 +165,8 @@ def _delta_rollout(
 ) -> None:
     """Set states[h, p, c] to where plan c is after step h on path p: obs' = obs + change of the path's context.
 
+    Steps that a path has in common with an earlier one are copied.
+
     Args:
         obs: start, `S`.
         acts: plans, `C H A`.
@@ -173,12 +191,14 @@ def _delta_rollout(
     mean = np.empty((obs.shape[0], chunk), weight.dtype)
     pre = np.empty((BLOCK, chunk), weight.dtype)
     for p in range(paths.shape[0]):
+        twin, num_shared = _longest_prefix(paths, noise, p)
+        states[:num_shared, p] = states[:num_shared, twin]
         for first in range(0, num_plans, chunk):
             rows = min(chunk, num_plans - first)
             for s in range(obs.shape[0]):
                 for r in range(rows):
-                    state[s, r] = obs[s]
-            for h in range(horizon):
+                    state[s, r] = states[num_shared - 1, p, first + r, s] if num_shared else obs[s]
+            for h in range(num_shared, horizon):
                 k = paths[p, h]
                 _load_features(state, acts, first, h, is_angle, in_centre, in_factor, x, rows)
                 forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
