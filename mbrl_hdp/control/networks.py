@@ -44,9 +44,7 @@ class StackedMlp(nn.Module):
         grad: where `parameter_grad` leaves the gradient of `flat`.
     """
 
-    def __init__(
-        self, num_nets: int, num_rows: int, ones_row: int, hidden_sizes: list[int], num_outputs: int
-    ) -> None:
+    def __init__(self, num_nets: int, num_rows: int, ones_row: int, hidden_sizes: list[int], num_outputs: int) -> None:
         super().__init__()
         self.num_nets, self.num_rows, self.ones_row = num_nets, num_rows, ones_row
         self.sizes = [num_rows, *hidden_sizes, num_outputs]
@@ -226,7 +224,7 @@ class SquashedDraw(NamedTuple):
 
 
 def squashed_draw(
-    outputs: Float[Tensor, "2A B"], noise: Float[Tensor, "A B"], bounds: tuple[float, float]
+    outputs: Float[Tensor, "twoA B"], noise: Float[Tensor, "A B"], bounds: tuple[float, float]
 ) -> SquashedDraw:
     """Draw a = tanh(mean + std * noise) by the reparametrisation trick (appendix, eq. for tilde a).
 
@@ -241,7 +239,7 @@ def squashed_draw(
     num_acts = noise.shape[0]
     mean, raw = outputs[:num_acts], outputs[num_acts:]
     log_std = raw.clamp(*bounds)
-    spread = log_std.exp().mul_(noise)
+    spread = log_std.exp() * noise
     before = mean + spread
     log_slope = 2.0 * (math.log(2.0) - before - nn.functional.softplus(-2.0 * before))
     density = noise.square().mul_(-0.5).sub_(log_std).sub_(log_slope)
@@ -250,8 +248,8 @@ def squashed_draw(
 
 
 def squashed_grad(
-    draw: SquashedDraw, act_grad: Float[Tensor, "A B"], log_prob_weight: Float[Tensor, ""] | float
-) -> Float[Tensor, "2A B"]:
+    draw: SquashedDraw, act_grad: Float[Tensor, "A B"], log_prob_weight: Float[Tensor, "..."] | float
+) -> Float[Tensor, "twoA B"]:
     """Give the gradient by the policy's outputs of f(a) + log_prob_weight * log_prob, from f's gradient by a.
 
     With u = mean + spread: d a / d u = 1 - a^2 and d log_prob / d u = 2 a; log std also enters the density itself.

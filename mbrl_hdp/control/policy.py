@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -86,6 +86,7 @@ PAPER_SAC: Mapping[str, SacConfig] = {
 angle must be seen as sine and cosine, which the paper does not say."""
 
 
+@runtime_checkable
 class PackedReplay(Protocol):
     """What `ContextSac.update` draws minibatches from (`BeliefReplay`)."""
 
