@@ -185,6 +185,8 @@ def _child_words(name: str, options: ReproduceOptions, index: int) -> list[str]:
 
 
 def _gates(gates: list[Gate]) -> str:
+    if not gates:
+        return "Nothing is asked for here; the study reports."
     marks = {True: "met", False: "**missed**", None: "open (cells missing)"}
     return table(("asked for", "found", "gate"), [[gate.name, gate.found, marks[gate.is_met]] for gate in gates])
 

@@ -10,6 +10,10 @@ _STUDIES = {
     "robust": "robust",
     "table1": "table1",
     "tableS3": "table_s3",
+    "priors": "priors",
+    "small_data": "small_data",
+    "soft": "soft",
+    "chain_bias": "chain_bias",
 }
 
 
