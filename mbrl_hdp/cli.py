@@ -14,6 +14,7 @@ import mbrl_hdp
 from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 
 USER_ERROR = 2
+_FIT_WORDS = "a .npz or .csv file or minari:ID, then settings, as in max_contexts=10 dynamics=linear out=DIR"
 
 Command = Callable[[list[str]], int]
 
@@ -54,6 +55,42 @@ def train(words: list[str]) -> int:
     from mbrl_hdp.experiments.app import run_app
 
     return run_app(words)
+
+
+def fit(words: list[str]) -> int:
+    """Learn how many contexts logged data has, how they switch and what each does: fit DATA [key=value ...]."""
+    parser = _parser("fit", fit)
+    parser.add_argument("words", nargs="*", metavar="DATA [key=value ...]", help=_FIT_WORDS)
+    parser.add_argument("--cfg", choices=["job"], help="print the full typed configuration and do nothing")
+    options = parser.parse_intermixed_args(words)
+    from mbrl_hdp.experiments.fit_command import prepare, run_job
+
+    job = prepare(options.words, is_data_needed=options.cfg is None)
+    if options.cfg:
+        print(job.yaml(), end="")
+        return 0
+    outcome = run_job(job)
+    from mbrl_hdp.report.fit_report import write_fit_report
+
+    print(write_fit_report(outcome.model, outcome.data, job.out, outcome.columns.obs))
+    return 0
+
+
+def label(words: list[str]) -> int:
+    """Tell the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
+    parser = _parser("label", label)
+    parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
+    parser.add_argument("data", metavar="DATA", help=".npz or .csv file, or minari:ID")
+    parser.add_argument("-o", "--out", default="labels.csv", help="CSV file to write (default: labels.csv)")
+    parser.add_argument("--allow-missing", action="store_true", help="let NaN or empty cells mark missing samples")
+    options = parser.parse_intermixed_args(words)
+    from mbrl_hdp.runtime import configure
+
+    configure()
+    from mbrl_hdp.experiments.label_command import label_file
+
+    print(label_file(options.model, options.data, options.out, options.allow_missing))
+    return 0
 
 
 def plugins(words: list[str]) -> int:
@@ -148,7 +185,8 @@ def _complete(words: list[str]) -> int:
 
 _COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 _COMMANDS: dict[str, tuple[Command, str]] = {
-    function.__name__: (function, (function.__doc__ or "").strip()) for function in (train, reproduce, plugins, doctor)
+    function.__name__: (function, (function.__doc__ or "").strip())
+    for function in (train, fit, label, reproduce, plugins, doctor)
 }
 
 

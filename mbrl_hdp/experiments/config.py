@@ -124,9 +124,7 @@ def registry_for(overrides: Sequence[str]) -> Registry:
     return load_registry(disable=[str(name) for name in disable], strict=asked["strict_plugins"])
 
 
-def load_config(
-    overrides: Sequence[str], registry: Registry | None = None, name: str = CONFIG_NAME
-) -> DictConfig:
+def load_config(overrides: Sequence[str], registry: Registry | None = None, name: str = CONFIG_NAME) -> DictConfig:
     """Compose and check the configuration of one job; `name` is that of its file in conf/.
 
     Raises:

@@ -1,0 +1,135 @@
+"""`mbrl-hdp fit`: from a data file and overrides to a model on disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.files import load_trajectories
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.experiments.columns import ColumnNames
+from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
+from mbrl_hdp.hooks import Registry
+from mbrl_hdp.runtime import configure
+
+
+@dataclass(frozen=True)
+class FitJob:
+    """One fit that was asked for, checked: nothing has been read or written yet.
+
+    Attributes:
+        source: data file or `minari:ID`.
+        config: its settings, as composed.
+        typed: the same as checked objects.
+        registry: plugins to choose from.
+    """
+
+    source: str
+    config: DictConfig
+    typed: FitMainConfig
+    registry: Registry
+
+    @property
+    def out(self) -> Path:
+        """Folder of the results."""
+        return Path(self.typed.out)
+
+    def yaml(self) -> str:
+        """Give the settings as the text of config.yaml."""
+        return OmegaConf.to_yaml({"data": self.source}) + OmegaConf.to_yaml(self.config)
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """A finished fit."""
+
+    job: FitJob
+    data: Trajectories
+    columns: ColumnNames
+    model: Any
+
+
+def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
+    """Check a command line: one data file, then overrides.
+
+    Raises:
+        ConfigError: naming the word that is wrong, before anything is read or written.
+    """
+    sources = [word for word in words if _is_source(word)]
+    overrides = [word for word in words if not _is_source(word)]
+    if len(sources) > 1:
+        raise ConfigError(f"one data file at a time, got {', '.join(sources)}; write settings as key=value")
+    registry = registry_for(overrides)
+    config = load_config(overrides, registry, FIT_CONFIG_NAME)
+    if not sources and is_data_needed:
+        raise ConfigError(
+            "which data? give a .npz or .csv file or minari:ID, as in `mbrl-hdp fit logs.csv max_contexts=10 out=DIR`"
+        )
+    typed = check_fit_config(config)
+    _check_out(Path(typed.out))
+    return FitJob(sources[0] if sources else "", config, typed, registry)
+
+
+def _is_source(word: str) -> bool:
+    return "=" not in word or Path(word).is_file() or word.startswith("minari:")
+
+
+def _check_out(out: Path) -> None:
+    """See that the folder can be written to, before minutes of work and without making it."""
+    nearest = out.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise ConfigError(f"out={out}: {nearest} is a file; give a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"out={out}: cannot write to {nearest}")
+
+
+def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
+    """Read the data, fit, and write model, labels and configuration to the job's folder.
+
+    Raises:
+        DataError: if the data cannot be used; nothing is written then.
+        FitError: if it cannot be learned from; nothing is written then.
+    """
+    for problem in job.registry.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    configure(job.typed.runtime)
+    from mbrl_hdp.experiments.label_command import Labels  # torch is imported after its threads are set
+    from mbrl_hdp.inference.fit import fit
+
+    typed = job.typed
+    data = load_trajectories(job.source, typed.allow_missing)
+    columns = ColumnNames.of(job.source, data.obs_dim, data.act_dim)
+    model = fit(
+        data,
+        _part(typed.prior),
+        _part(typed.distillation),
+        _part(typed.dynamics),
+        typed.max_contexts,
+        typed.seed,
+        config=typed.fit,
+        dt=typed.dt,
+        progress=progress,
+        registry=job.registry,
+    )
+    model.save(job.out)
+    columns.save(job.out)
+    Labels.of(model, data).save(job.out / "labels.csv")
+    with atomic_path(job.out / "config.yaml") as path:
+        path.write_text(job.yaml())
+    return FitOutcome(job, data, columns, model)
+
+
+def _part(config: Any) -> Any:
+    from mbrl_hdp.inference.model import Part
+
+    return Part(config.name, config)

@@ -1,0 +1,152 @@
+"""Judge a fit from its own numbers: how sure the number of contexts is, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_FEW_STEPS = 5000
+_FEW_STEPS_A_CONTEXT = 100
+_CLEAR_FACTOR = 2.0
+_SHORT_DWELL = 2.0
+_UNCLEAR_LABELS = 0.9
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A judgement.
+
+    Attributes:
+        verdict: how sure the number of contexts is, one line.
+        is_sure: whether nothing speaks against it.
+        doubts: what speaks against it.
+        suggestions: settings to change, the ones that answer a doubt first.
+    """
+
+    verdict: str
+    is_sure: bool
+    doubts: list[str]
+    suggestions: list[str]
+
+
+def advise(found: Found) -> Advice:
+    """Judge a fit.
+
+    Args:
+        found: fields of `FitSummary` by name: num_contexts, max_contexts, slots, stationary, slot_mass, threshold,
+            mean_dwell, certainty, runs, num_transitions, parts.
+    """
+    pairs = [pair for check in _CHECKS for pair in check(found)]
+    doubts = [doubt for doubt, _ in pairs]
+    suggestions = list(dict.fromkeys(f"{doubt}: {remedy}" for doubt, remedy in pairs))
+    verdict = f"unsure, since {'; '.join(doubts)}" if doubts else _assurance(found)
+    return Advice(verdict, not doubts, doubts, suggestions + _usual(found))
+
+
+def _assurance(found: Found) -> str:
+    num_good, num_runs = len(_good_runs(found)), len(found["runs"])
+    if num_good > 1:
+        return f"sure, since {num_good} of {num_runs} runs predict equally well and agree on the number"
+    return f"fairly sure, but only {num_good} of {num_runs} runs came to it; fit.num_restarts=6 would tell more"
+
+
+def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
+    if found["num_contexts"] == found["max_contexts"] > 1:
+        yield (
+            f"all {found['max_contexts']} slots are in use, so there may be more contexts",
+            f"max_contexts={2 * found['max_contexts']}",
+        )
+
+
+def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
+    threshold = found["threshold"]
+    if not threshold:
+        return
+    smallest = min(found["stationary"])
+    if found["num_contexts"] > 1 and smallest < _CLEAR_FACTOR * threshold:
+        yield (
+            f"a context that is active {smallest:.1%} of the time is barely above the threshold of {threshold:.1%}",
+            f"if it is none, distillation.test_threshold={_rounded(1.5 * smallest)}",
+        )
+    dropped = [mass for slot, mass in enumerate(found["slot_mass"]) if slot not in found["slots"]]
+    if dropped and max(dropped) > threshold / _CLEAR_FACTOR:
+        largest = max(dropped)
+        lower = _rounded(largest / 2)
+        yield (
+            f"a dropped slot still holds {largest:.1%}, close to the threshold of {threshold:.1%}",
+            f"if a rare context is missing, distillation.train_threshold={lower} distillation.test_threshold={lower}",
+        )
+
+
+def _runs_differ(found: Found) -> Iterator[tuple[str, str]]:
+    counts = [run["num_contexts"] for run in _good_runs(found)]
+    if len(set(counts)) > 1:
+        listed = ", ".join(map(str, counts))
+        yield (
+            f"runs that predict equally well found {listed} contexts",
+            "fit.num_steps=1000 fit.num_restarts=6, and compare another seed",
+        )
+
+
+def _little_data(found: Found) -> Iterator[tuple[str, str]]:
+    steps = found["num_transitions"]
+    fewest = min(found["stationary"]) * steps
+    remedy = "record more" + ("" if found["parts"]["dynamics"] == "linear" else ", or dynamics=linear for a small log")
+    if fewest < _FEW_STEPS_A_CONTEXT:
+        yield f"some context has only about {fewest:.0f} steps of data", remedy
+    elif steps < _FEW_STEPS and found["parts"]["dynamics"] != "linear":
+        yield f"{steps} steps are few for networks", "dynamics=linear"
+
+
+def _flips(found: Found) -> Iterator[tuple[str, str]]:
+    if found["num_contexts"] > 1 and min(found["mean_dwell"]) < _SHORT_DWELL:
+        yield (
+            f"a context lasts only {min(found['mean_dwell']):.1f} steps on average, which may be noise",
+            "fit.num_restarts=6, another seed, or a richer or poorer dynamics",
+        )
+
+
+def _unclear(found: Found) -> Iterator[tuple[str, str]]:
+    if found["certainty"] < _UNCLEAR_LABELS:
+        yield (
+            f"the context of a step is told with probability {found['certainty']:.2f} only, so contexts look alike",
+            "fit.num_steps=1000, or add columns in which they differ",
+        )
+
+
+_CHECKS: tuple[Callable[[Found], Iterator[tuple[str, str]]], ...] = (
+    _all_slots, _near_threshold, _runs_differ, _little_data, _flips, _unclear
+)  # fmt: skip
+
+
+def _good_runs(found: Found, tolerance: float = 0.05) -> list[dict[str, Any]]:
+    """Give the runs whose held-out prediction is about as good as the best one's."""
+    errors = [run["held_out_rmse"] for run in found["runs"] if run["held_out_rmse"] == run["held_out_rmse"]]
+    best = min(errors, default=0.0)
+    return [run for run in found["runs"] if run["held_out_rmse"] <= best * (1.0 + tolerance)]
+
+
+def _usual(found: Found) -> list[str]:
+    """Give the settings that matter most, with the direction they work in."""
+    threshold = found["threshold"]
+    if threshold is None:
+        return ["too many or too few contexts: the settings of distillation"]
+    smallest, lower = min(found["stationary"]), _rounded(threshold / 4)
+    drop = _rounded(max(1.2 * smallest, 2 * threshold))
+    many = (
+        f"distillation.test_threshold={drop} (now {threshold:g}) drops the rarest"
+        if smallest < 0.25
+        else "another seed"
+    )
+    return [
+        f"too many contexts: {many}; distillation.train_threshold={_rounded(max(0.1, drop / 2))} keeps fewer in training",
+        f"too few: distillation.train_threshold={lower} distillation.test_threshold={lower} fit.num_steps=1000",
+    ]
+
+
+def _rounded(value: float) -> float:
+    """Give one digit, as a person would type it."""
+    return float(f"{min(value, 0.9):.1g}")

@@ -1,0 +1,189 @@
+"""Figures of a fitted model: transition matrices, stationary law, contexts over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.report.summary import FitSummary, Truth
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; black is left for text, yellow comes last.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+_DROPPED, _UNKNOWN = "#BBBBBB", "#FFFFFF"
+_MAX_ANNOTATED, _MAX_TICKS = 8, 20
+_MAX_EPISODES, _MAX_STEPS, _MAX_COLUMNS = 3, 200, 4
+
+
+def save_figures(
+    model: ContextModel, data: Trajectories, summary: FitSummary, folder: Path, obs_names: Sequence[str] = ()
+) -> list[Path]:
+    """Write transition.png, stationary.png and contexts.png; give their paths."""
+    figures = {
+        "transition.png": transition_figure(model, summary),
+        "stationary.png": stationary_figure(summary),
+        "contexts.png": contexts_figure(model, data, summary, obs_names),
+    }
+    for name, figure in figures.items():
+        with atomic_path(folder / name) as path:
+            figure.savefig(path, format="png", dpi=130, bbox_inches="tight")
+    return [folder / name for name in figures]
+
+
+def context_colours(num_contexts: int) -> list[Any]:
+    """Give one colour a context: seven that everybody can tell apart, an even scale beyond."""
+    if num_contexts <= len(_COLOURS):
+        return list(_COLOURS[:num_contexts])
+    return [colormaps["viridis"](value) for value in np.linspace(0.0, 1.0, num_contexts)]
+
+
+def transition_figure(model: ContextModel, summary: FitSummary) -> Figure:
+    """Show the transition matrix of all slots, after distillation and, where known, the true one."""
+    panels = [
+        ("all slots, as learned", model.posterior().chain.transition.double().numpy(), _slot_names(summary)),
+        ("after distillation", model.transition, [str(k) for k in range(summary.num_contexts)]),
+    ]
+    if summary.truth is not None:
+        panels.append(("true moves, counted", *_true_matrix(summary.truth)))
+    figure = Figure(figsize=(4.4 * len(panels) + 0.8, 4.4), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for ax, (title, matrix, names) in zip(axes, panels, strict=True):
+        image = _heat_map(ax, matrix, names)
+        ax.set_title(title)
+    axes[0].set(xlabel="next slot (contexts in brackets)", ylabel="slot now")
+    figure.colorbar(image, ax=list(axes), label="probability", shrink=0.8)
+    return figure
+
+
+def _heat_map(ax: Any, matrix: Float[np.ndarray, "k k"], names: list[str]) -> Any:
+    image = ax.imshow(matrix, vmin=0.0, vmax=1.0, cmap="cividis")
+    every = -(-len(names) // _MAX_TICKS)
+    places = range(0, len(names), every)
+    ax.set_xticks(places, [names[place] for place in places], rotation=90 if max(map(len, names)) > 3 else 0)
+    ax.set_yticks(places, [names[place] for place in places])
+    ax.set(xlabel="next context", ylabel="context now")
+    if len(matrix) <= _MAX_ANNOTATED:
+        for (row, column), value in np.ndenumerate(matrix):
+            ink = "black" if value > 0.5 else "white"
+            ax.text(column, row, f"{value:.3f}", ha="center", va="center", color=ink)
+    return image
+
+
+def _slot_names(summary: FitSummary) -> list[str]:
+    names = [str(slot) for slot in range(summary.max_contexts)]
+    for context, slot in enumerate(summary.slots):
+        names[slot] = f"{slot} ({context})"
+    return names
+
+
+def _true_matrix(truth: Truth) -> tuple[Float[np.ndarray, "c c"], list[str]]:
+    """Put the true contexts into the order of the learned ones they were matched to; the unmatched come last."""
+    matched = [label for label in truth.to_true if label >= 0]
+    order = matched + [label for label in range(len(truth.transition)) if label not in matched]
+    learned = {label: str(k) for k, label in enumerate(truth.to_true) if label >= 0}
+    matrix = np.asarray(truth.transition)[np.ix_(order, order)]
+    return matrix, [learned.get(label, f"true {label}") for label in order]
+
+
+def stationary_figure(summary: FitSummary) -> Figure:
+    """Show every slot's long-run share of time against the threshold of distillation."""
+    figure = Figure(figsize=(max(6.0, min(0.35 * summary.max_contexts + 3.0, 16.0)), 3.8), layout="constrained")
+    ax = figure.subplots()
+    mass = np.maximum(summary.slot_mass, 1e-12)
+    palette = dict(zip(summary.slots, context_colours(summary.num_contexts), strict=True))
+    bars = ax.bar(range(len(mass)), mass, color=[palette.get(slot, _DROPPED) for slot in range(len(mass))])
+    if len(mass) <= _MAX_TICKS:
+        ax.bar_label(bars, [_percent(value) for value in summary.slot_mass], padding=2, fontsize=8)
+        ax.set_xticks(range(len(mass)), _slot_names(summary), rotation=90 if len(mass) > 12 else 0)
+    handles = [Patch(color=colour, label=f"context {k}") for k, colour in enumerate(palette.values())]
+    handles = handles[:_MAX_TICKS] + [Patch(color=_DROPPED, label="dropped")]
+    if summary.threshold:
+        handles.append(ax.axhline(summary.threshold, color="black", linestyle="--", label=_threshold_name(summary)))
+    lowest = max(min(float(mass.min()), summary.threshold or 1.0) / 3.0, 1e-8)
+    ax.set(yscale="log", ylim=(lowest, 4.0), xlabel="slot (contexts in brackets)", ylabel="long-run share of time")
+    ax.set_title(f"{summary.num_contexts} of {summary.max_contexts} slots are kept")
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    return figure
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}" if value >= 1e-3 else f"{value:.0e}"
+
+
+def _threshold_name(summary: FitSummary) -> str:
+    return f"threshold {summary.threshold:g}"
+
+
+def contexts_figure(
+    model: ContextModel, data: Trajectories, summary: FitSummary, obs_names: Sequence[str] = ()
+) -> Figure:
+    """Show, for the longest of the first episodes, observations and smoothed contexts over time, and the truth."""
+    first = np.argsort(-data.lengths[: 10 * _MAX_EPISODES], kind="stable")[:_MAX_EPISODES]
+    shown = data.select(np.sort(first))
+    smoothed, path = model.smooth(shown), model.most_likely(shown)
+    figure = Figure(figsize=(11.0, 3.1 * len(shown) + 0.4), layout="constrained")
+    axes = figure.subplots(2 * len(shown), 1, squeeze=False, height_ratios=[1.0, 1.2] * len(shown))[:, 0]
+    colours = context_colours(summary.num_contexts)
+    lines: list[Any] = []
+    for row, number in enumerate(np.sort(first).tolist()):
+        steps = min(int(shown.lengths[row]), _MAX_STEPS)
+        top, below = axes[2 * row], axes[2 * row + 1]
+        lines = _draw_observations(top, shown.obs[row, : steps + 1], obs_names)
+        top.set_title(f"episode {number}", loc="left", fontsize=10)
+        _draw_probabilities(below, smoothed[row, :steps], colours)
+        strips = {"most likely": path[row, :steps]}
+        if summary.truth is not None and shown.context is not None:
+            strips["truth"] = _in_learned_numbers(shown.context[row, :steps], summary.truth)
+        _draw_strips(below, strips, colours)
+        top.sharex(below)
+        top.tick_params(labelbottom=False)
+    axes[-1].set_xlabel("step")
+    handles = [Patch(color=colour, label=f"context {k}") for k, colour in enumerate(colours[:_MAX_TICKS])]
+    figure.legend(handles=[*handles, *lines], loc="outside right upper", frameon=False)
+    return figure
+
+
+def _draw_observations(ax: Any, obs: Float[np.ndarray, "T S"], names: Sequence[str]) -> list[Any]:
+    centre, spread = np.nanmean(obs, 0), np.nanstd(obs, 0)
+    scaled = (obs - centre) / np.where(spread > 0, spread, 1.0)
+    lines = []
+    for column in range(min(obs.shape[1], _MAX_COLUMNS)):
+        name = names[column] if column < len(names) else f"obs_{column}"
+        style = ("-", "--", ":", "-.")[column % 4]
+        lines += ax.plot(scaled[:, column], style, color=str(0.6 * column / _MAX_COLUMNS), linewidth=0.9, label=name)
+    ax.set_ylabel("observations\n(scaled)")
+    ax.spines[["top", "right"]].set_visible(False)
+    return lines
+
+
+def _draw_probabilities(ax: Any, smoothed: Float[np.ndarray, "T k"], colours: list[Any]) -> None:
+    # Steps are drawn as columns of width one: step t acts from observation t to t+1.
+    edges = np.repeat(np.arange(len(smoothed) + 1), 2)[1:-1]
+    ax.stackplot(edges, np.repeat(smoothed, 2, axis=0).T, colors=colours, linewidth=0)
+    ax.set(ylabel="smoothed\nprobability", xlim=(0, len(smoothed)), ylim=(0.0, 1.6))
+    ax.set_yticks([0.0, 0.5, 1.0])
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_strips(ax: Any, strips: dict[str, Int[np.ndarray, " T"]], colours: list[Any]) -> None:
+    places = []
+    for number, labels in enumerate(strips.values()):
+        bottom = 1.12 + 0.26 * number
+        places.append(bottom + 0.1)
+        shades = [colours[label] if 0 <= label < len(colours) else _UNKNOWN for label in labels]
+        ax.bar(np.arange(len(labels)), 0.2, width=1.0, bottom=bottom, align="edge", color=shades, linewidth=0)
+    ax.set_yticks([0.0, 0.5, 1.0, *places], ["0", "0.5", "1", *strips])
+
+
+def _in_learned_numbers(context: Int[np.ndarray, " T"], truth: Truth) -> Int[np.ndarray, " T"]:
+    learned = {label: k for k, label in enumerate(truth.to_true) if label >= 0}
+    return np.array([learned.get(int(label), -1) for label in context])

@@ -1,0 +1,261 @@
+"""What a fit found, how sure that is and what to change if it looks wrong: as text and as JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
+from mbrl_hdp.probability.markov import stationary
+from mbrl_hdp.report.advice import Advice, advise
+
+_PACKAGES = ("mbrl-hdp", "mbrl", "torch", "pyro-ppl", "numpy", "scipy", "numba")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Scores against the true contexts of the data.
+
+    Attributes:
+        num_contexts: how many contexts the data has.
+        accuracy: share of steps whose most likely context is right, after the best one-to-one matching.
+        confusion: steps by learned (rows) and true (columns) context.
+        to_true: true context matched to each learned one, -1 where none is left.
+        transition: true moves, counted, in the true numbering.
+        transition_error: largest absolute difference between matched entries of learned and counted matrix.
+        switch_delay: mean steps from a true switch until the filter's largest entry is right.
+    """
+
+    num_contexts: int
+    accuracy: float
+    confusion: list[list[int]]
+    to_true: list[int]
+    transition: list[list[float]]
+    transition_error: float
+    switch_delay: float | None
+
+
+@dataclass(frozen=True)
+class FitSummary:
+    """Everything that is told about a fit.
+
+    Attributes:
+        num_contexts: contexts after distillation.
+        max_contexts: slots that there were.
+        slots: slot of every context, in order.
+        stationary: long-run share of time of every context.
+        initial: law of the first context.
+        transition: p(next context | context).
+        mean_dwell: expected steps until a context is left.
+        slot_mass: long-run share of time of every slot before distillation.
+        threshold: mass below which a slot is dropped; None if the rule has no threshold.
+        certainty: mean over steps of the largest smoothed probability.
+        log_likelihood: per observed transition, all data.
+        runs: the restarts with their held-out scores.
+        num_episodes: episodes of the data.
+        num_transitions: observed transitions of the data.
+        truth: scores against the truth; None where it is unknown.
+        seed: seed of the fit.
+        wall_time_s: seconds that it took.
+        parts: name of prior, distillation rule and transition model.
+        advice: verdict, and what to change.
+    """
+
+    num_contexts: int
+    max_contexts: int
+    slots: list[int]
+    stationary: list[float]
+    initial: list[float]
+    transition: list[list[float]]
+    mean_dwell: list[float]
+    slot_mass: list[float]
+    threshold: float | None
+    certainty: float
+    log_likelihood: float
+    runs: list[dict[str, Any]]
+    num_episodes: int
+    num_transitions: int
+    truth: Truth | None
+    seed: int
+    wall_time_s: float
+    parts: dict[str, str]
+    advice: Advice
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the content of summary.json; what is unknown is null."""
+        truth = None if self.truth is None else asdict(self.truth)
+        words = {
+            **{key: value for key, value in asdict(self).items() if key not in {"truth", "advice"}},
+            "context_accuracy": truth and truth["accuracy"],
+            "transition_error": truth and truth["transition_error"],
+            "switch_delay": truth and truth["switch_delay"],
+            "truth": truth,
+            **asdict(self.advice),
+            "versions": _versions(),
+        }
+        return _plain(words)
+
+    def save(self, folder: Path) -> None:
+        """Write summary.json and report.txt."""
+        with atomic_path(folder / "summary.json") as path:
+            path.write_text(json.dumps(self.as_dict(), indent=2) + "\n")
+        with atomic_path(folder / "report.txt") as path:
+            path.write_text(self.text() + "\n")
+
+    def text(self) -> str:
+        """Give the printed summary."""
+        blocks = [_found(self), _contexts(self), _how_sure(self), _truth(self), _what_to_change(self)]
+        return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def summarise(model: ContextModel, data: Trajectories) -> FitSummary:
+    """Sum up a fitted model on the data it was learned from (or any other of the same columns)."""
+    smoothed = model.smooth(data)[data.is_step]
+    parts = {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")}
+    stay = np.diag(model.transition)
+    found: dict[str, Any] = {
+        "num_contexts": model.num_contexts,
+        "max_contexts": model.task.max_contexts,
+        "slots": np.flatnonzero(model.kept).tolist(),
+        "stationary": model.stationary.tolist(),
+        "slot_mass": slot_mass(model).tolist(),
+        "threshold": threshold_of(model),
+        "mean_dwell": [1.0 / max(1.0 - share, 1e-9) for share in stay],
+        "certainty": float(smoothed.max(-1).mean()),
+        "runs": model.report.runs,
+        "num_transitions": int(data.is_observed.sum()),
+        "parts": parts,
+    }
+    return FitSummary(
+        **found,
+        initial=model.initial.tolist(),
+        transition=model.transition.tolist(),
+        log_likelihood=float(model.log_likelihood(data).sum() / max(found["num_transitions"], 1)),
+        num_episodes=data.num_episodes,
+        truth=compare(model, data),
+        seed=model.report.seed,
+        wall_time_s=model.report.fit_time_s,
+        advice=advise(found),
+    )
+
+
+def slot_mass(model: ContextModel) -> Float[np.ndarray, " K"]:
+    """Give the stationary law of all slots, before distillation."""
+    chain = model.posterior().chain
+    return stationary(chain.transition, chain.initial).double().numpy()
+
+
+def threshold_of(model: ContextModel) -> float | None:
+    """Give the mass below which the distillation rule drops a slot, where it has such a threshold."""
+    value = getattr(model.parts.distillation.config, "test_threshold", None)
+    return None if value is None else float(value)
+
+
+def compare(model: ContextModel, data: Trajectories) -> Truth | None:
+    """Score a model against the true contexts of the data; None where they are unknown."""
+    if data.context is None or not (data.context >= 0).any():
+        return None
+    matched = align(model.most_likely(data), data.context)
+    filtered = np.nan_to_num(model.filter(data), nan=-1.0).argmax(-1)
+    to_true = np.full(model.num_contexts, -1, dtype=np.int64)
+    to_true[: len(matched.to_true)] = matched.to_true
+    counted = empirical_transition(data.context)
+    delays = switch_delays(np.where(data.is_step, to_true[filtered], -1), data.context)
+    return Truth(
+        num_contexts=len(np.unique(data.context[data.context >= 0])),
+        accuracy=matched.accuracy,
+        confusion=matched.confusion.tolist(),
+        to_true=to_true.tolist(),
+        transition=counted.tolist(),
+        transition_error=transition_error(model.transition, counted, to_true),
+        switch_delay=float(delays.mean()) if delays.size else None,
+    )
+
+
+def _found(summary: FitSummary) -> list[str]:
+    contexts = "1 context" if summary.num_contexts == 1 else f"{summary.num_contexts} contexts"
+    return [
+        f"{contexts} in {summary.num_transitions} steps of {summary.num_episodes} episodes "
+        f"(at most {summary.max_contexts} were allowed; prior {summary.parts['prior']}, dynamics "
+        f"{summary.parts['dynamics']}, seed {summary.seed}, {summary.wall_time_s:.0f} s)",
+        f"How sure: {summary.advice.verdict}",
+    ]
+
+
+def _contexts(summary: FitSummary) -> list[str]:
+    columns = "".join(f"{f'to {k}':>8}" for k in range(summary.num_contexts))
+    lines = [f"{'context':<8}{'share of time':>14}{'stays for':>14}   next context:{columns}"]
+    for k in range(summary.num_contexts):
+        row = "".join(f"{value:>8.3f}" for value in summary.transition[k])
+        dwell = f"{summary.mean_dwell[k]:.1f} steps" if summary.mean_dwell[k] < 1e4 else "for ever"
+        lines.append(f"{k:<8}{summary.stationary[k]:>14.1%}{dwell:>14}   {'':>13}{row}")
+    return lines
+
+
+def _how_sure(summary: FitSummary) -> list[str]:
+    dropped = [mass for slot, mass in enumerate(summary.slot_mass) if slot not in summary.slots]
+    scored = "held-out" if summary.num_episodes >= 5 else "training (too few episodes to hold any out)"
+    lines = ["What speaks for it:"]
+    if summary.threshold is not None:
+        lines.append(
+            f"  smallest kept share {min(summary.stationary):.1%}; "
+            + (f"largest of {len(dropped)} dropped slots {max(dropped):.2%}; " if dropped else "no slot was dropped; ")
+            + f"slots below {summary.threshold:.1%} are dropped"
+        )
+    for number, run in enumerate(summary.runs, 1):
+        lines.append(
+            f"  run {number} ({run['schedule']}): {run['num_contexts']} contexts, {scored} log-likelihood per step "
+            f"{run['held_out_log_likelihood']:.3f}, prediction error {run['held_out_rmse']:.3f}"
+            + ("  <- taken" if run["taken"] else "")
+        )
+    lines.append(f"  the context of a step is told with probability {summary.certainty:.3f} on average")
+    return lines
+
+
+def _truth(summary: FitSummary) -> list[str]:
+    truth = summary.truth
+    if truth is None:
+        return []
+    delay = "no switches" if truth.switch_delay is None else f"{truth.switch_delay:.2f} steps"
+    lines = [
+        f"Against the {truth.num_contexts} true contexts in the data:",
+        f"  accuracy {truth.accuracy:.4f}; transition error {truth.transition_error:.4f}; switches seen after {delay}",
+        "  steps by learned (row) and true (column) context:",
+    ]
+    return lines + ["    " + "".join(f"{count:>9}" for count in row) for row in truth.confusion]
+
+
+def _what_to_change(summary: FitSummary) -> list[str]:
+    return ["If it looks wrong:", *(f"  - {line}" for line in summary.advice.suggestions)]
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Give what JSON can hold: numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
