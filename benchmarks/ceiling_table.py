@@ -1,0 +1,157 @@
+"""The record behind docs/ceilings.md (JSON) and the page itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mbrl_hdp.envs.chains import FloatArray
+from mbrl_hdp.errors import DataError
+
+SCHEMA_VERSION = 1
+Record = dict[str, Any]
+_TITLES = {"cartpole": "cart-pole hard", "drone": "drone", "intersection": "intersection"}
+_COLUMNS = ("known", "filtered", "blind")
+
+
+def load_records(path: Path) -> dict[str, Record]:
+    """Read the records of the cells that are done; none if there is no file yet."""
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text())
+    if content.get("schema_version") != SCHEMA_VERSION:
+        raise DataError(f"{path} has schema_version {content.get('schema_version')}, not {SCHEMA_VERSION}; delete it")
+    cells: dict[str, Record] = content["cells"]
+    return cells
+
+
+def save_records(path: Path, records: Mapping[str, Record]) -> None:
+    """Write all records."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"schema_version": SCHEMA_VERSION, "cells": dict(records)}, indent=1) + "\n")
+
+
+def summary(returns: FloatArray, num_groups: int) -> dict[str, float]:
+    """Give mean, standard deviation and standard error of returns that come in `num_groups` independent groups.
+
+    Args:
+        returns: one per episode; episode `i` belongs to group `i % num_groups`.
+        num_groups: number of seeds.
+    """
+    groups = returns.reshape(-1, num_groups).mean(axis=0)
+    spread = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
+    error = float(groups.std(ddof=1) / np.sqrt(num_groups)) if num_groups > 1 else 0.0
+    return {"mean": float(returns.mean()), "std": spread, "standard_error": error}
+
+
+def best_of(records: Sequence[Record]) -> Record:
+    """Give the record with the highest mean; of those within a hundredth of it, the surest."""
+    highest = max(record["mean"] for record in records)
+    near = [record for record in records if record["mean"] >= highest - 0.01 * max(1.0, abs(highest) / 100)]
+    return min(near, key=lambda record: record["standard_error"])
+
+
+def commit_name() -> str:
+    """Name the commit of the checkout, with a plus sign where tracked files are changed."""
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", "mbrl_hdp/envs", "benchmarks")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+" if changed else "")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(("git", *words), capture_output=True, text=True, check=True).stdout.strip()
+
+
+def page(records: Mapping[str, Record]) -> str:
+    """Write the page: the table of the best, then every agent that was tried."""
+    parts = [_HEAD, _best_table(records), _WORDS, _full_table(records), _settings(records)]
+    return "\n".join(parts)
+
+
+def _best_table(records: Mapping[str, Record]) -> str:
+    lines = ["| | context known | exact filter | blind |", "|---|---|---|---|"]
+    for task, title in _TITLES.items():
+        cells = [_of(records, task, column) for column in _COLUMNS]
+        if any(cells):
+            shown = [_short(best_of(cell)) if cell else "" for cell in cells]
+            lines.append(f"| {title} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _of(records: Mapping[str, Record], task: str, information: str) -> list[Record]:
+    return [item for item in records.values() if item["task"] == task and item["information"] == information]
+
+
+def _short(record: Record) -> str:
+    return f"**{record['mean']:.2f}** +- {record['standard_error']:.2f} ({record['agent']})"
+
+
+def _full_table(records: Mapping[str, Record]) -> str:
+    header = "| task | context | agent | mean | std | standard error | episodes | seeds | notes |"
+    lines = [header, "|---|---|---|---|---|---|---|---|---|"]
+    for task in _TITLES:
+        for information in _COLUMNS:
+            lines += [_full_row(record) for record in _of(records, task, information)]
+    return "\n".join(lines) + "\n"
+
+
+def _full_row(record: Record) -> str:
+    numbers = " | ".join(f"{record[name]:.3f}" for name in ("mean", "std", "standard_error"))
+    first, last = record["seeds"]
+    place = f"| {record['task']} | {record['information']} | {record['agent']} |"
+    return f"{place} {numbers} | {record['num_episodes']} | {first}-{last} | {_notes(record)} |"
+
+
+def _notes(record: Record) -> str:
+    notes = []
+    if record["information"] == "filtered" and record["accuracy"] is not None:
+        notes.append(f"contexts right {record['accuracy']:.4f}")
+    if "distance" in record:
+        notes.append(f"closest {record['distance']:.2f} m (least {record['least_distance']:.2f})")
+        notes.append(f"collisions {record['crashed']:.2f}")
+    return "; ".join(notes)
+
+
+def _settings(records: Mapping[str, Record]) -> str:
+    lines = ["| task | context | agent | settings | commit | seconds |", "|---|---|---|---|---|---|"]
+    for record in records.values():
+        place = f"| {record['task']} | {record['information']} | {record['agent']} |"
+        lines.append(f"{place} {record['settings']} | {record['commit']} | {record['wall_time_s']:.0f} |")
+    return "## Settings\n\n" + "\n".join(lines) + "\n"
+
+
+_HEAD = """# Ceilings
+
+Written by `python -m benchmarks.ceilings`; the record behind it is `docs/results/ceilings.json`.
+
+The best returns found with the *true* dynamics: what no learned model can be expected to beat by much. They are lower
+bounds of the optimum. Default tasks: actuation +1 and -1, cool-off 5 (counter full at reset), then switch probability
+0.2 a step.
+
+Mean return of an episode +- standard error (which agent):
+"""
+
+_WORDS = """
+- **context known**: the agent is told the context before every step.
+- **exact filter**: the agent sees the states only; Bayes' rule on the chain with its cool-off counter. The physics has
+  no noise, so any step on which the actuator is used reveals its context, one step late.
+- **blind**: the agent sees the states and knows the chain, but never learns from what it sees: its law of the context
+  stays the chain's own. Every blind episode is run twice, the second time with the contexts exchanged, which is as
+  likely; the standard error is over seeds.
+
+The settings were chosen on the seeds 0-9, the numbers are from the seeds in the table. Of several agents in one cell
+the table above shows the one with the highest mean (of equal ones the surest); all are below. "Contexts right" is the
+share of steps after which the filter names the context that acted, among the steps on which the contexts lead to
+different states (never those with zero steering). "Closest" is the distance of the two cars' centres, "collisions" the
+share of episodes in which they overlap: the reward knows neither.
+
+## All agents
+"""
