@@ -14,9 +14,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mbrl_hdp.data.collect import collect as collect
-    from mbrl_hdp.data.trajectories import Trajectories as Trajectories
     from mbrl_hdp.data.files import load_trajectories as load_trajectories
     from mbrl_hdp.data.files import save_trajectories as save_trajectories
+    from mbrl_hdp.data.trajectories import Trajectories as Trajectories
     from mbrl_hdp.hooks.specs import PluginSpec as PluginSpec
     from mbrl_hdp.hooks.specs import hookimpl as hookimpl
     from mbrl_hdp.inference.fit import fit as fit

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from mbrl_hdp.experiments.config import (
     CONFIG_NAME,
@@ -17,6 +18,7 @@ from mbrl_hdp.experiments.config import (
     register_configs,
     registry_for,
 )
+from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.runtime import configure
 
 # Hydra's flags that take a value of their own; everything else that starts with a dash takes none.
@@ -75,6 +77,15 @@ def _overrides(words: Sequence[str]) -> list[str]:
     return overrides
 
 
-def _job(config: DictConfig) -> Any:
+def _job(config: DictConfig) -> float:
+    """Run one job; its return is what a sweeper that optimises looks at."""
+    from mbrl_hdp.experiments.loop import train
+
     typed = check_config(config)
     configure(typed.runtime)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    OmegaConf.save(config, folder / "config.yaml")
+    registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)
+    result = train(typed, registry, folder)
+    print(f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {len(result.returns)} episodes; {folder}")
+    return result.return_mean

@@ -17,7 +17,10 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mbrl_hdp.control.planner import PLANNERS
 from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.experiments.agents import AGENTS
+from mbrl_hdp.experiments.budget import BudgetConfig
 from mbrl_hdp.experiments.explain import explain, parse_overrides
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
 from mbrl_hdp.inference.schedule import FitConfig
@@ -52,6 +55,9 @@ class MainConfig:
     prior: Any = MISSING
     distillation: Any = MISSING
     dynamics: Any = MISSING
+    agent: Any = MISSING
+    planner: Any = MISSING
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
     strict_plugins: bool = setting(False, "stop if any plugin has a problem")
@@ -95,6 +101,9 @@ def register_configs(registry: Registry) -> None:
     groups = {kind.name: kind.group for kind in KINDS}
     for group in groups.values():
         store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
+    for group, options in (("agent", AGENTS), ("planner", PLANNERS)):
+        for name, config in options.items():
+            store.store(group=group, name=name, node=_named(name, config), provider="mbrl_hdp")
     for plugin in registry.all():
         store.store(
             group=groups[plugin.kind],

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, FitError
@@ -28,12 +29,19 @@ class HeldOutScore:
     """How well a run does on episodes that it was not trained on.
 
     Attributes:
-        log_likelihood: held-out log-likelihood per transition of the distilled model.
+        log_likelihoods: held-out log-likelihood per transition of the distilled model, one number an episode.
         rmse: root mean square error of the belief's prediction, each column in units of its spread.
+        num_contexts: contexts that the run found.
     """
 
-    log_likelihood: float
+    log_likelihoods: Float[np.ndarray, " N"]
     rmse: float
+    num_contexts: int
+
+    @property
+    def log_likelihood(self) -> float:
+        """Mean over the episodes."""
+        return float(self.log_likelihoods.mean())
 
 
 def fit(
@@ -112,17 +120,27 @@ def fit(
 
 
 def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
-    """Choose among runs: reject those that predict clearly worse than the best one, then rank by likelihood.
+    """Choose among runs by their predictions, then their number of contexts, then their likelihood.
 
-    The likelihood alone can prefer a wrong optimum in which the contexts flip at every step; its predictions give it
-    away.
+    Runs that predict worse than the best one by more than `tolerance` are rejected: the likelihood alone can prefer a
+    wrong optimum in which the contexts flip at every step, and its predictions give it away. Among the others, those
+    whose likelihood is within two standard errors of the best count as equally good, and of these the simplest is
+    taken.
     """
     rmse = np.array([score.rmse for score in scores])
     if not np.isfinite(rmse).any():
         raise FitError("every run diverged; check the data for extreme values, or lower learning_rate")
-    likelihood = np.array([score.log_likelihood for score in scores])
-    is_good = rmse <= np.nanmin(rmse) * (1.0 + tolerance)
-    return int(np.argmax(np.where(is_good & np.isfinite(likelihood), likelihood, -np.inf)))
+    good = [i for i in range(len(scores)) if rmse[i] <= np.nanmin(rmse) * (1.0 + tolerance)]
+    best = max(good, key=lambda i: scores[i].log_likelihood)
+    equal = [i for i in good if _is_as_good(scores[i].log_likelihoods, scores[best].log_likelihoods)]
+    return min(equal, key=lambda i: (scores[i].num_contexts, -scores[i].log_likelihood))
+
+
+def _is_as_good(candidate: Float[np.ndarray, " N"], best: Float[np.ndarray, " N"]) -> bool:
+    """Tell whether the mean difference over the same episodes is within two standard errors."""
+    difference = best - candidate
+    error = difference.std() / np.sqrt(max(len(difference) - 1, 1))
+    return bool(difference.mean() <= 2.0 * error)
 
 
 def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
@@ -131,9 +149,11 @@ def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
     change = (next_obs - data.obs[:, :-1])[data.is_observed]
     spread = np.maximum(change.std(0), 1e-12)
     error = (model.predict_next(data) - next_obs)[data.is_observed] / spread
+    num_steps = np.maximum(data.is_observed.sum(-1), 1)
     return HeldOutScore(
-        log_likelihood=float(model.log_likelihood(data).sum() / max(data.is_observed.sum(), 1)),
+        log_likelihoods=model.log_likelihood(data) / num_steps,
         rmse=float(np.sqrt(np.mean(np.square(error)))),
+        num_contexts=model.num_contexts,
     )
 
 

@@ -288,11 +288,14 @@ class ContextModel(mbrl.models.Model):
 
     def reset(
         self,
-        obs: Float[Tensor, "B S"],
+        obs: Float[Tensor, "B S"] | Float[np.ndarray, "B S"],
         rng: torch.Generator | None = None,
         belief: Float[Tensor, "B k"] | None = None,
     ) -> dict[str, Tensor]:
-        """Begin imagined trajectories: the first context is drawn from `belief`, else from `initial`."""
+        """Begin imagined trajectories: the first context is drawn from `belief`, else from `initial`.
+
+        mbrl-lib's ModelEnv hands over an array, whatever its own annotation says.
+        """
         obs = torch.as_tensor(obs, dtype=torch.float32)
         law = self._chain.initial.expand(len(obs), -1) if belief is None else belief
         return {"obs": obs, "context": torch.multinomial(law, 1, generator=rng).squeeze(-1)}

@@ -37,14 +37,14 @@ class OnlineFilter:
         self.belief = self._initial.copy()
         self.filtered = self._initial.copy()
 
-    def reset(self, obs: Vector) -> Float[np.ndarray, " k"]:
+    def reset(self, obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
         """Begin an episode at its first observation; give the belief, which is `initial`."""
         self._obs = np.asarray(obs)
         self.belief = self._initial.copy()
         self.filtered = self._initial.copy()
         return self.belief
 
-    def update(self, act: Vector, next_obs: Vector) -> Float[np.ndarray, " k"]:
+    def update(self, act: Float[np.ndarray, " A"], next_obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
         """Take in one step; give the law of the context that acts next.
 
         A next observation with NaN carries no information: the belief only moves on. If the likelihood of every

@@ -1,0 +1,85 @@
+"""Run episodes with an agent and note what it believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker
+from mbrl_hdp.data.trajectories import Episode
+
+Vector = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One episode and what the agent believed during it.
+
+    Attributes:
+        episode: observations, actions, rewards and, where the environment tells, true contexts (for scoring only).
+        beliefs: what filled the slot beside every observation, `L+1 K`; None for random episodes of belief agents.
+        labels: arg max of the filter after every step, in slots of the kept contexts; None without a filter.
+        seed: seed of the episode.
+    """
+
+    episode: Episode
+    beliefs: Vector | None
+    labels: Vector | None
+    seed: int
+
+    @property
+    def episode_return(self) -> float:
+        """Undiscounted sum of rewards."""
+        return float(np.sum(self.episode.reward)) if self.episode.reward is not None else float("nan")
+
+
+def run_episode(
+    env: gymnasium.Env[Any, Any],
+    act: Callable[[Vector], Vector],
+    tracker: ContextTracker | None,
+    seed: int,
+    max_steps: int = 100_000,
+) -> Record:
+    """Run one episode to its end.
+
+    Args:
+        env: the environment.
+        act: maps the packed observation (the plain one without a tracker) to an action.
+        tracker: what fills the slot beside the observation.
+        seed: seed of the environment.
+        max_steps: cut here if the environment never ends.
+    """
+    obs, info = env.reset(seed=seed)
+    packed = obs if tracker is None else tracker.reset(obs, info)
+    observed, acts, rewards, contexts = [np.array(obs)], [], [], []
+    beliefs = [] if tracker is None else [tracker.belief()]
+    labels: list[int] = []
+    terminated = truncated = False
+    while not (terminated or truncated) and len(acts) < max_steps:
+        action = act(packed)
+        obs, reward, terminated, truncated, info = env.step(action)
+        packed = obs if tracker is None else tracker.update(action, obs, info)
+        observed.append(np.array(obs))
+        acts.append(np.array(action))
+        rewards.append(float(reward))
+        contexts.append(int(info.get("context", -1)))
+        if tracker is not None:
+            beliefs.append(tracker.belief())
+        if isinstance(tracker, BeliefTracker):
+            labels.append(int(tracker.filtered.argmax()))
+    return Record(
+        Episode(
+            np.array(observed, dtype=np.float64),
+            np.array(acts, dtype=np.float64),
+            None if min(contexts, default=-1) < 0 else np.array(contexts),
+            np.array(rewards),
+            bool(terminated),
+        ),
+        np.array(beliefs) if beliefs else None,
+        np.array(labels) if labels else None,
+        seed,
+    )

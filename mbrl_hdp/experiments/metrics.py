@@ -1,0 +1,81 @@
+"""metrics.csv, TensorBoard and the line that tells what is happening."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+
+from mbrl_hdp.data.atomic import atomic_path
+
+
+class RunLog:
+    """What a run says and writes while it goes on.
+
+    Attributes:
+        rows: rows of metrics.csv, one an epoch; columns that hold times end in `_s`.
+        started: when this process began to work on the run.
+    """
+
+    def __init__(self, folder: Path, num_epochs: int, is_wanted: bool) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.rows: list[dict[str, Any]] = []
+        self.started = time.perf_counter()
+        console = Console(stderr=True)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[last]}"),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal))
+        self._task = self._bar.add_task("starting", total=num_epochs, last="")
+        self._writer: SummaryWriter | None = None
+
+    def __enter__(self) -> RunLog:
+        self._bar.start()
+        self._writer = SummaryWriter(str(self.folder / "tensorboard"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        if self._writer is not None:
+            self._writer.close()
+
+    def says(self, words: str) -> None:
+        """Show what is happening."""
+        self._bar.update(self._task, description=words)
+
+    def restore(self, rows: list[dict[str, Any]]) -> None:
+        """Go on after the rows of a checkpoint."""
+        self.rows = list(rows)
+        self._write()
+        self._bar.update(self._task, completed=len(rows))
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """Note an epoch."""
+        self.rows.append(row)
+        self._write()
+        for name, value in row.items():
+            if isinstance(value, int | float) and self._writer is not None:
+                self._writer.add_scalar(name, value, row["epoch"])
+        shown = [f"{name} {row[key]:.4g}" for name, key in (("return", "return_mean"), ("contexts", "num_contexts"))
+                 if row.get(key) is not None]  # fmt: skip
+        self._bar.update(self._task, advance=1, last="  ".join(shown))
+
+    def _write(self) -> None:
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        columns.sort(key=lambda name: name.endswith("_s"))
+        with atomic_path(self.folder / "metrics.csv") as path, path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns, restval="")
+            writer.writeheader()
+            writer.writerows(self.rows)

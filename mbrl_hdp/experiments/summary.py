@@ -1,0 +1,139 @@
+"""What a run came to: returns with their uncertainty, contexts, versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import stats
+
+from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.experiments.episodes import Record
+from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.inference.scoring import align, switch_delays
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.loop import Run
+    from mbrl_hdp.experiments.metrics import RunLog
+
+SCHEMA_VERSION = 1
+_PACKAGES = ("mbrl-hdp", "mbrl", "torch", "pyro-ppl", "gymnasium", "numpy", "numba", "hydra-core")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns of evaluation episodes and how well the contexts were told.
+
+    Attributes:
+        returns: one number an episode.
+        return_mean: their mean.
+        return_std: their standard deviation.
+        return_iqm: mean of their middle half.
+        return_ci: 95 % bootstrap interval of the mean.
+        context_accuracy: share of steps whose filtered context was right, None where the truth is unknown.
+        switch_delay: mean steps from a switch until the filter is right, None likewise.
+    """
+
+    returns: list[float]
+    return_mean: float
+    return_std: float
+    return_iqm: float
+    return_ci: tuple[float, float]
+    context_accuracy: float | None
+    switch_delay: float | None
+
+
+def evaluation_of(records: list[Record], model: ContextModel | None) -> Evaluation:
+    """Score evaluation episodes; the truth is read here and nowhere else."""
+    returns = np.array([record.episode_return for record in records])
+    accuracy = delay = None
+    if model is not None and all(r.labels is not None and r.episode.context is not None for r in records):
+        length = max(len(record.episode.obs) - 1 for record in records)
+        labels, truth = (np.full((len(records), length), -1) for _ in range(2))
+        for row, record in enumerate(records):
+            assert record.labels is not None
+            assert record.episode.context is not None
+            labels[row, : len(record.labels)] = record.labels
+            truth[row, : len(record.episode.context)] = record.episode.context
+        found = align(labels, truth)
+        accuracy = found.accuracy
+        matched = np.where(labels >= 0, found.to_true[labels.clip(0)], -1)
+        delays = switch_delays(matched, truth)
+        delay = float(delays.mean()) if delays.size else None
+    return Evaluation(
+        returns=returns.tolist(),
+        return_mean=float(returns.mean()),
+        return_std=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
+        return_iqm=float(stats.trim_mean(returns, 0.25)),
+        return_ci=bootstrap_interval([returns]),
+        context_accuracy=accuracy,
+        switch_delay=delay,
+    )
+
+
+def bootstrap_interval(groups: list[np.ndarray[Any, Any]], num_draws: int = 2000) -> tuple[float, float]:
+    """Give the 95 % bootstrap interval of the mean of group means, resampled within each group (seed)."""
+    rng = np.random.default_rng(0)
+    means = np.mean([rng.choice(g, (num_draws, len(g))).mean(-1) for g in groups], axis=0)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def write_summary(folder: Path, run: Run, result: Evaluation, log: RunLog) -> None:
+    """Write summary.json."""
+    model = run.model
+    times = sum(value for row in log.rows for name, value in row.items() if name.endswith("_s"))
+    words = {
+        "schema_version": SCHEMA_VERSION,
+        "env": run.config.env.name,
+        "agent": run.config.agent.name,
+        "profile": run.config.profile,
+        "return_mean": result.return_mean,
+        "return_std": result.return_std,
+        "return_iqm": result.return_iqm,
+        "return_ci": list(result.return_ci),
+        "returns": result.returns,
+        "num_eval_episodes": len(result.returns),
+        "num_real_episodes": run.num_episodes,
+        "env_steps": run.env_steps,
+        "wall_time_s": round(max(times, time.perf_counter() - log.started), 3),
+        "num_contexts": None if model is None else model.num_contexts,
+        "stationary": None if model is None else model.stationary.tolist(),
+        "context_accuracy": result.context_accuracy,
+        "switch_delay": result.switch_delay,
+        "seed": run.config.seed,
+        "versions": versions(),
+        "git_commit": git_commit(),
+    }
+    with atomic_path(folder / "summary.json") as path:
+        path.write_text(json.dumps(words, indent=2))
+
+
+def versions() -> dict[str, str]:
+    """Give the versions that a number depends on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def git_commit() -> str | None:
+    """Give the commit of the checkout that runs, None for an installed wheel."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False, timeout=10
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() or None

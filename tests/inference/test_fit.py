@@ -1,0 +1,220 @@
+"""From trajectories to contexts, on a toy world whose answer is known."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import mbrl_hdp
+from mbrl_hdp.errors import ConfigError, FitError, PluginError
+from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference.fit import HeldOutScore, choose, held_out_score
+from mbrl_hdp.inference.model import Part
+from mbrl_hdp.inference.schedule import PLAIN, TEMPERED, FitConfig, Schedule
+from mbrl_hdp.inference.scoring import align, empirical_transition
+from mbrl_hdp.seeding import numpy_generator
+
+QUICK = FitConfig(num_steps=150, polish_steps=40, batch_size=40, num_restarts=1, learning_rate=2e-2)
+STAY = np.array([[0.90, 0.06, 0.04], [0.08, 0.86, 0.06], [0.10, 0.10, 0.80]])
+PUSH = np.array([1.0, -0.8, 0.2])
+
+
+def world(num_episodes, seed, contexts=(0, 1), num_steps=40, noise=0.03):
+    """A point on a line, pushed by an actuator whose sign and strength depend on the context."""
+    rng = numpy_generator(seed, "toy world")
+    rows = STAY[np.ix_(contexts, contexts)]
+    rows = rows / rows.sum(-1, keepdims=True)
+    context = np.zeros((num_episodes, num_steps), dtype=int)
+    context[:, 0] = rng.integers(len(contexts), size=num_episodes)
+    for t in range(1, num_steps):
+        u = rng.random(num_episodes)[:, None]
+        context[:, t] = (u > rows[context[:, t - 1]].cumsum(-1)).sum(-1).clip(0, len(contexts) - 1)
+    context = np.asarray(contexts)[context]
+    act = rng.uniform(-1, 1, (num_episodes, num_steps, 1))
+    obs = np.zeros((num_episodes, num_steps + 1, 2))
+    for t in range(num_steps):
+        speed = obs[:, t, 1]
+        push = PUSH[context[:, t]] * act[:, t, 0]
+        step = np.stack([0.1 * speed, push - 0.1 * speed], -1)
+        obs[:, t + 1] = obs[:, t] + step + noise * rng.normal(size=step.shape)
+    return mbrl_hdp.Trajectories(obs, act, context=context)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return world(80, 0)
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return mbrl_hdp.fit(data, weak_prior(), dynamics="linear", max_contexts=4, seed=1, config=QUICK, progress=False)
+
+
+def weak_prior():
+    """The default pulls rows towards equal shares with 100 counts, too much for this little data."""
+    return Part("hdp", load_registry().get("prior", "hdp").spec.config(row_concentration=5.0))
+
+
+def accuracy(model, data):
+    return align(model.most_likely(data), data.context).accuracy
+
+
+def test_it_finds_how_many_which_and_how_they_switch(model):
+    test = world(40, 99)
+    assert model.num_contexts == 2
+    assert accuracy(model, test) > 0.97
+    labels = model.most_likely(test)
+    to_true = align(labels, test.context).to_true
+    truth = empirical_transition(test.context)
+    np.testing.assert_allclose(model.transition, truth[np.ix_(to_true, to_true)], atol=0.03)
+    np.testing.assert_allclose(model.transition.sum(-1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(model.stationary @ model.transition, model.stationary, atol=1e-5)
+    assert model.kept.sum() == 2
+    assert model.kept.shape == (4,)
+
+
+def test_true_contexts_are_never_looked_at(data, model):
+    blind = mbrl_hdp.Trajectories(data.obs, data.act)
+    again = mbrl_hdp.fit(blind, weak_prior(), dynamics="linear", max_contexts=4, seed=1, config=QUICK, progress=False)
+    np.testing.assert_array_equal(again.transition, model.transition)
+
+
+def test_same_seed_same_model_whatever_was_drawn_before(data, model):
+    torch.rand(7)
+    again = mbrl_hdp.fit(data, weak_prior(), dynamics="linear", max_contexts=4, seed=1, config=QUICK, progress=False)
+    for one, two in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_fit_leaves_the_global_generator_alone(data):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    quick = FitConfig(num_steps=2, polish_steps=2, num_restarts=1)
+    mbrl_hdp.fit(data, dynamics="linear", max_contexts=2, config=quick, progress=False)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("prior", ["dirichlet", "mle"])
+def test_other_priors_learn_too(data, prior):
+    fitted = mbrl_hdp.fit(data, prior, dynamics="linear", max_contexts=3, seed=0, config=QUICK, progress=False)
+    assert accuracy(fitted, world(20, 99)) > 0.95
+
+
+def test_one_context_is_allowed(data):
+    fitted = mbrl_hdp.fit(data, dynamics="linear", max_contexts=1, config=QUICK, progress=False)
+    assert fitted.num_contexts == 1
+    np.testing.assert_array_equal(fitted.transition, [[1.0]])
+    assert held_out_score(fitted, world(20, 99)).rmse > 0.5  # one map cannot tell the two pushes apart
+
+
+def test_without_actions():
+    rng = np.random.default_rng(0)
+    drift = np.where(np.arange(60) % 20 < 10, 0.5, -0.3)
+    obs = np.concatenate([np.zeros((30, 1)), np.cumsum(drift + 0.05 * rng.normal(size=(30, 60)), -1)], -1)[..., None]
+    context = np.broadcast_to((np.arange(60) % 20 >= 10).astype(int), (30, 60))
+    data = mbrl_hdp.Trajectories(obs, context=context)
+    fitted = mbrl_hdp.fit(data, dynamics="linear", max_contexts=3, config=QUICK, progress=False)
+    assert fitted.num_contexts == 2
+    assert accuracy(fitted, data) > 0.98
+
+
+def test_ragged_episodes_with_missing_samples(model):
+    test = world(12, 5)
+    obs = test.obs.copy()
+    obs[0, 10:12] = np.nan
+    lengths = np.full(12, 40)
+    lengths[3] = 17
+    holey = mbrl_hdp.Trajectories(obs, test.act, lengths, context=test.context, allow_missing=True)
+    quick = FitConfig(num_steps=120, polish_steps=20, num_restarts=1, learning_rate=2e-2)
+    fitted = mbrl_hdp.fit(holey, dynamics="linear", max_contexts=2, config=quick, progress=False)
+    probs = fitted.smooth(holey)
+    assert np.isnan(probs[3, 17:]).all()
+    assert np.isfinite(probs[3, :17]).all()
+    assert np.isfinite(probs[0]).all()
+    assert (fitted.most_likely(holey)[3, 17:] == -1).all()
+    # what is unknown carries no likelihood: the filter only moves on over the gap
+    filtered = model.filter(holey)
+    np.testing.assert_allclose(filtered[0, 10], filtered[0, 9] @ model.transition, atol=1e-5)
+
+
+class TestWarmStart:
+    def test_it_goes_on_and_keeps_its_slots(self, data, model):
+        more = world(60, 7)
+        again = mbrl_hdp.fit(more, seed=3, config=QUICK, warm_start=model, progress=False)
+        np.testing.assert_array_equal(again.kept, model.kept)
+        assert accuracy(again, world(40, 99)) > 0.97
+        same = (again.most_likely(data) == model.most_likely(data)).mean()
+        assert same > 0.97  # slot by slot, without aligning: identity survives
+
+    def test_the_old_model_is_left_alone(self, data, model):
+        before = copy.deepcopy(model.state_dict())
+        mbrl_hdp.fit(data, seed=3, config=FitConfig(num_steps=5, polish_steps=2), warm_start=model, progress=False)
+        assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+    def test_reset_chain_learns_a_new_context_and_keeps_the_old_ones(self, model):
+        more = world(120, 8, contexts=(0, 1, 2))
+        config = FitConfig(num_steps=200, polish_steps=40, batch_size=60, num_restarts=1, learning_rate=2e-2)
+        grown = mbrl_hdp.fit(more, seed=0, config=config, warm_start=model, reset="chain", progress=False)
+        assert grown.num_contexts == 3
+        assert accuracy(grown, world(40, 98, contexts=(0, 1, 2))) > 0.93
+        assert grown.kept[model.kept].all()
+
+    def test_wrong_requests_are_refused(self, data, model):
+        with pytest.raises(ConfigError, match="warm_start"):
+            mbrl_hdp.fit(data, reset="chain", progress=False)
+        with pytest.raises(ConfigError, match="reset='networks'"):
+            mbrl_hdp.fit(data, warm_start=model, reset="networks", progress=False)
+        other = mbrl_hdp.Trajectories(np.zeros((3, 5, 7)) + np.random.default_rng(0).normal(size=(3, 5, 7)))
+        with pytest.raises(FitError, match="7"):
+            mbrl_hdp.fit(other, warm_start=model, progress=False)
+
+
+def test_unknown_names_tell_the_nearest(data):
+    with pytest.raises(PluginError, match="did you mean 'hdp'"):
+        mbrl_hdp.fit(data, prior="hpd", progress=False)
+    with pytest.raises(PluginError, match="linear"):
+        mbrl_hdp.fit(data, dynamics="linaer", progress=False)
+
+
+def test_settings_reach_the_parts(data):
+    config = load_registry().get("prior", "hdp").spec.config(row_concentration=7.0)
+    quick = FitConfig(num_steps=2, polish_steps=0, num_restarts=1)
+    fitted = mbrl_hdp.fit(data, Part("hdp", config), dynamics="linear", max_contexts=2, config=quick, progress=False)
+    assert fitted.prior.row_concentration == 7.0
+
+
+def held_out(mean, rmse, num_contexts=2, spread=0.1, seed=0):
+    return HeldOutScore(mean + spread * np.random.default_rng(seed).normal(size=50), rmse, num_contexts)
+
+
+class TestChoose:
+    def test_prediction_rejects_then_likelihood_ranks(self):
+        assert choose([held_out(9.0, 0.70), held_out(7.0, 0.49), held_out(8.0, 0.50)]) == 2
+
+    def test_of_equally_good_runs_the_simplest_is_taken(self):
+        near = [held_out(8.01, 0.5, num_contexts=3), held_out(8.0, 0.5, num_contexts=2, seed=1)]
+        assert choose(near) == 1
+        apart = [held_out(8.3, 0.5, num_contexts=3), held_out(8.0, 0.5, num_contexts=2, seed=1)]
+        assert choose(apart) == 0
+
+    def test_diverged_runs_are_never_taken(self):
+        nothing = HeldOutScore(np.full(50, np.nan), float("nan"), 1)
+        assert choose([nothing, held_out(-3.0, 0.9)]) == 1
+        with pytest.raises(FitError, match="diverged"):
+            choose([nothing])
+
+
+class TestSchedule:
+    def test_tempering_rises_to_one(self):
+        assert TEMPERED.temperature(0.0) == pytest.approx(0.1)
+        assert TEMPERED.temperature(0.2) == pytest.approx(0.55)
+        assert TEMPERED.temperature(0.4) == TEMPERED.temperature(0.9) == 1.0
+        assert PLAIN.temperature(0.0) == 1.0
+
+    def test_rate_falls_to_a_tenth(self):
+        schedule = Schedule(decay_from=0.5)
+        assert schedule.rate(0.5) == 1.0
+        assert schedule.rate(0.75) == pytest.approx(0.55)
+        assert schedule.rate(1.0) == pytest.approx(0.1)
