@@ -171,7 +171,7 @@ class BeliefReplay:
         self._packed = self.codec.pack_tensors(obs, torch.as_tensor(beliefs[is_obs], dtype=torch.float32))
 
     def _checked(
-        self, beliefs: Float[np.ndarray, "N T1 K"], is_obs: Bool[np.ndarray, "N T1"]
+        self, beliefs: Float[np.ndarray, "_ _ _"], is_obs: Bool[np.ndarray, "N T1"]
     ) -> Float[np.ndarray, "N T1 K"]:
         wanted = (*is_obs.shape, self.codec.max_contexts)
         if beliefs.shape != wanted:
