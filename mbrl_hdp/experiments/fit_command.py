@@ -17,6 +17,7 @@ from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
+from mbrl_hdp.experiments.explain import parse_overrides
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.runtime import configure
 
@@ -67,6 +68,9 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     overrides = [word for word in words if not _is_source(word)]
     if len(sources) > 1:
         raise ConfigError(f"one data file at a time, got {', '.join(sources)}; write settings as key=value")
+    for override in parse_overrides(overrides):
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.input_line}: one value at a time; run `mbrl-hdp fit` once for each")
     registry = registry_for(overrides)
     config = load_config(overrides, registry, FIT_CONFIG_NAME)
     if not sources and is_data_needed:

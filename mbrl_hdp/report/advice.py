@@ -131,22 +131,34 @@ def _good_runs(found: Found, tolerance: float = 0.05) -> list[dict[str, Any]]:
 
 def _usual(found: Found) -> list[str]:
     """Give the settings that matter most, with the direction they work in."""
+    return [*_thresholds(found), *_pull(found)]
+
+
+def _thresholds(found: Found) -> list[str]:
     threshold = found["threshold"]
     if threshold is None:
-        return ["too many or too few contexts: the settings of distillation"]
+        return [f"too many or too few contexts: the settings of distillation={found['parts']['distillation']}"]
     smallest, lower = min(found["stationary"]), _rounded(threshold / 4)
     drop = _rounded(max(1.2 * smallest, 2 * threshold))
-    many = (
-        f"distillation.test_threshold={drop} (now {threshold:g}) drops the rarest"
-        if smallest < 0.25
-        else "another seed"
-    )
+    many = f"distillation.test_threshold={drop} drops the rarest" if smallest < 0.25 else "another seed"
+    fewer = f"distillation.train_threshold={_rounded(max(0.1, drop / 2))}"
     return [
-        f"too many contexts: {many}; distillation.train_threshold={_rounded(max(0.1, drop / 2))} keeps fewer in training",
+        f"too many contexts: {many} (now {threshold:g}); {fewer} keeps fewer in training",
         f"too few: distillation.train_threshold={lower} distillation.test_threshold={lower} fit.num_steps=1000",
     ]
 
 
-def _rounded(value: float) -> float:
+def _pull(found: Found) -> list[str]:
+    """Tell when the prior's pull on the rows is not small against the data."""
+    pull, fewest = found.get("row_concentration"), min(found["stationary"]) * found["num_transitions"]
+    if pull is None or found["num_contexts"] == 1 or pull < 0.02 * fewest:
+        return []
+    return [
+        f"contexts seem to last too short a time: prior.row_concentration={_rounded(0.01 * fewest, 1e6):g} (the prior "
+        f"weighs as much as {pull:g} steps a context, and the rarest one has {fewest:.0f})"
+    ]
+
+
+def _rounded(value: float, largest: float = 0.9) -> float:
     """Give one digit, as a person would type it."""
-    return float(f"{min(value, 0.9):.1g}")
+    return float(f"{min(value, largest):.1g}")

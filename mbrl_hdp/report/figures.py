@@ -20,7 +20,7 @@ from mbrl_hdp.report.summary import FitSummary, Truth
 # Okabe and Ito's colours, which colour-blind readers can tell apart; black is left for text, yellow comes last.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _DROPPED, _UNKNOWN = "#BBBBBB", "#FFFFFF"
-_MAX_ANNOTATED, _MAX_TICKS = 8, 20
+_MAX_ANNOTATED, _MAX_TICKS = 6, 20
 _MAX_EPISODES, _MAX_STEPS, _MAX_COLUMNS = 3, 200, 4
 
 
@@ -104,8 +104,7 @@ def stationary_figure(summary: FitSummary) -> Figure:
     if len(mass) <= _MAX_TICKS:
         ax.bar_label(bars, [_percent(value) for value in summary.slot_mass], padding=2, fontsize=8)
         ax.set_xticks(range(len(mass)), _slot_names(summary), rotation=90 if len(mass) > 12 else 0)
-    handles = [Patch(color=colour, label=f"context {k}") for k, colour in enumerate(palette.values())]
-    handles = handles[:_MAX_TICKS] + [Patch(color=_DROPPED, label="dropped")]
+    handles: list[Any] = [*_context_handles(list(palette.values())), Patch(color=_DROPPED, label="dropped")]
     if summary.threshold:
         handles.append(ax.axhline(summary.threshold, color="black", linestyle="--", label=_threshold_name(summary)))
     lowest = max(min(float(mass.min()), summary.threshold or 1.0) / 3.0, 1e-8)
@@ -113,6 +112,10 @@ def stationary_figure(summary: FitSummary) -> Figure:
     ax.set_title(f"{summary.num_contexts} of {summary.max_contexts} slots are kept")
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
     return figure
+
+
+def _context_handles(colours: list[Any]) -> list[Any]:
+    return [Patch(color=colour, label=f"context {k}") for k, colour in enumerate(colours[:_MAX_TICKS])]
 
 
 def _percent(value: float) -> str:
@@ -147,8 +150,7 @@ def contexts_figure(
         top.sharex(below)
         top.tick_params(labelbottom=False)
     axes[-1].set_xlabel("step")
-    handles = [Patch(color=colour, label=f"context {k}") for k, colour in enumerate(colours[:_MAX_TICKS])]
-    figure.legend(handles=[*handles, *lines], loc="outside right upper", frameon=False)
+    figure.legend(handles=[*_context_handles(colours), *lines], loc="outside right upper", frameon=False)
     return figure
 
 

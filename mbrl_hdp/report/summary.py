@@ -137,6 +137,7 @@ def summarise(model: ContextModel, data: Trajectories) -> FitSummary:
         "num_transitions": int(data.is_observed.sum()),
         "parts": parts,
     }
+    row_concentration = getattr(model.parts.prior.config, "row_concentration", None)
     return FitSummary(
         **found,
         initial=model.initial.tolist(),
@@ -146,7 +147,7 @@ def summarise(model: ContextModel, data: Trajectories) -> FitSummary:
         truth=compare(model, data),
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
-        advice=advise(found),
+        advice=advise({**found, "row_concentration": row_concentration}),
     )
 
 
