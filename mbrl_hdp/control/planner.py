@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hydra.errors import InstantiationException
 from jaxtyping import Float
 from mbrl.planning import TrajectoryOptimizerAgent
 from omegaconf import OmegaConf
@@ -273,7 +274,15 @@ def make_planner(
         config.context_mode,
         config.has_noise,
     )
-    return Planner(config, model_env, torch_generator(seed, "planner", "optimizer"))
+    try:
+        return Planner(config, model_env, torch_generator(seed, "planner", "optimizer"))
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from error
+        raise ConfigError(
+            f"planner.optimizer: {error.__cause__ or error}; its constructor gets planner.kwargs, lower_bound, "
+            "upper_bound and device"
+        ) from error
 
 
 def _optimizer_config(config: PlannerConfig) -> dict[str, Any]:

@@ -26,7 +26,10 @@ from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.online import OnlineFilter
 
-Vector = Float[np.ndarray, " D"]
+Obs = Float[np.ndarray, " S"]
+Act = Float[np.ndarray, " A"]
+Slot = Float[np.ndarray, " K"]
+Packed = Float[np.ndarray, " W"]
 Info = Mapping[str, Any]
 
 
@@ -39,21 +42,21 @@ class ContextTracker(ABC):
 
     def __init__(self, obs_dim: int, width: int) -> None:
         self.codec = BeliefCodec(obs_dim, width)
-        self._obs: Vector | None = None
+        self._obs: Obs | None = None
 
-    def reset(self, obs: Vector, info: Info | None = None) -> Vector:
+    def reset(self, obs: Obs, info: Info | None = None) -> Packed:
         """Begin an episode; give the first packed observation."""
         self._obs = np.asarray(obs, dtype=np.float64)
         self._begin(self._obs, info)
         return self.packed()
 
-    def update(self, act: Vector, next_obs: Vector, info: Info | None = None) -> Vector:
+    def update(self, act: Act, next_obs: Obs, info: Info | None = None) -> Packed:
         """Take in one step; give the next packed observation."""
         self._obs = np.asarray(next_obs, dtype=np.float64)
         self._move(np.asarray(act), self._obs, info)
         return self.packed()
 
-    def packed(self) -> Vector:
+    def packed(self) -> Packed:
         """Give [obs, slot] as it stands.
 
         Raises:
@@ -64,14 +67,14 @@ class ContextTracker(ABC):
         return self.codec.pack(self._obs, self.belief())
 
     @abstractmethod
-    def belief(self) -> Vector:
+    def belief(self) -> Slot:
         """Give what fills the slot now."""
 
     @abstractmethod
-    def _begin(self, obs: Vector, info: Info | None) -> None: ...
+    def _begin(self, obs: Obs, info: Info | None) -> None: ...
 
     @abstractmethod
-    def _move(self, act: Vector, next_obs: Vector, info: Info | None) -> None: ...
+    def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None: ...
 
 
 class BeliefTracker(ContextTracker):
@@ -91,20 +94,20 @@ class BeliefTracker(ContextTracker):
         self._slots = model.slots.numpy()
 
     @property
-    def filtered(self) -> Vector:
+    def filtered(self) -> Float[np.ndarray, " k"]:
         """Law of the context that acted last, over the kept contexts."""
         return self._filter.filtered
 
-    def belief(self) -> Vector:
+    def belief(self) -> Slot:
         """Give the law of the context that acts next, in the slots of the kept contexts."""
         wide = np.zeros(self.codec.max_contexts)
         wide[self._slots] = self._filter.belief
         return wide
 
-    def _begin(self, obs: Vector, info: Info | None) -> None:  # noqa: ARG002
+    def _begin(self, obs: Obs, info: Info | None) -> None:  # noqa: ARG002
         self._filter.reset(obs)
 
-    def _move(self, act: Vector, next_obs: Vector, info: Info | None) -> None:  # noqa: ARG002
+    def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None:  # noqa: ARG002
         self._filter.update(act, next_obs)
 
 
@@ -115,14 +118,14 @@ class TruthTracker(ContextTracker):
         super().__init__(obs_dim, num_contexts)
         self._truth = np.zeros(num_contexts)
 
-    def belief(self) -> Vector:
+    def belief(self) -> Slot:
         """Give the one-hot truth."""
         return self._truth.copy()
 
-    def _begin(self, obs: Vector, info: Info | None) -> None:  # noqa: ARG002
+    def _begin(self, obs: Obs, info: Info | None) -> None:  # noqa: ARG002
         self._read(info)
 
-    def _move(self, act: Vector, next_obs: Vector, info: Info | None) -> None:  # noqa: ARG002
+    def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None:  # noqa: ARG002
         self._read(info)
 
     def _read(self, info: Info | None) -> None:
@@ -140,10 +143,10 @@ class NothingTracker(ContextTracker):
     def __init__(self, obs_dim: int) -> None:
         super().__init__(obs_dim, 0)
 
-    def belief(self) -> Vector:
+    def belief(self) -> Slot:
         """Give a vector of width 0."""
         return np.zeros(0)
 
-    def _begin(self, obs: Vector, info: Info | None) -> None: ...
+    def _begin(self, obs: Obs, info: Info | None) -> None: ...
 
-    def _move(self, act: Vector, next_obs: Vector, info: Info | None) -> None: ...
+    def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None: ...

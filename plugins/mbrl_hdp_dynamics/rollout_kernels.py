@@ -23,6 +23,7 @@ from mbrl_hdp_dynamics.scaler import ColumnScaler
 Array = NDArray[Any]
 
 _CHUNK = 512
+_MOST_COMPARED = 64
 _TWO_OVER_PI = np.float32(2.0 / np.pi)
 # pi/2 in two parts: the first has few bits, so that its multiples are exact.
 _HALF_PI_HIGH = np.float32(1.5703125)
@@ -81,14 +82,12 @@ def _load_features(
 
 @compiled
 @no_type_check
-def _longest_prefix(paths: Array, noise: Array, path: int) -> tuple[int, int]:
-    """Find the earlier path that goes the same way longest: its number and for how many steps."""
+def _longest_prefix(paths: Array, path: int) -> tuple[int, int]:
+    """Find the earlier path, among the nearest, that goes the same way longest: its number and for how many steps."""
     twin = length = 0
-    for other in range(path):
+    for other in range(max(0, path - _MOST_COMPARED), path):
         step = 0
         while step < paths.shape[1] and paths[other, step] == paths[path, step]:
-            if (noise[other, step] != noise[path, step]).any():
-                break
             step += 1
         if step > length:
             twin, length = other, step
@@ -136,7 +135,9 @@ def roll_out_deltas(
     _delta_rollout(
         *(_array(tensor) for tensor in (obs, acts, paths)),
         is_angle,
-        *(_array(tensor) for tensor in (*scales, weight, bias, out_weight, out_bias, noise, states)),
+        *(_array(tensor) for tensor in (*scales, weight, bias, out_weight, out_bias, noise)),
+        bool(noise.any()),
+        states.numpy(),
     )
     return states
 
@@ -161,11 +162,12 @@ def _delta_rollout(
     out_weight: Array,
     out_bias: Array,
     noise: Array,
+    is_noisy: bool,
     states: Array,
 ) -> None:
     """Set states[h, p, c] to where plan c is after step h on path p: obs' = obs + change of the path's context.
 
-    Steps that a path has in common with an earlier one are copied.
+    Without noise, steps that a path has in common with an earlier one are copied.
 
     Args:
         obs: start, `S`.
@@ -181,6 +183,7 @@ def _delta_rollout(
         out_weight: output weights, `K S D`.
         out_bias: output biases, `K S`.
         noise: scaled noise of every path and step, `P H S`, the same for all plans.
+        is_noisy: whether there is any.
         states: receives the result, `H P C S`.
     """
     num_plans, horizon, _ = acts.shape
@@ -191,8 +194,11 @@ def _delta_rollout(
     mean = np.empty((obs.shape[0], chunk), weight.dtype)
     pre = np.empty((BLOCK, chunk), weight.dtype)
     for p in range(paths.shape[0]):
-        twin, num_shared = _longest_prefix(paths, noise, p)
-        states[:num_shared, p] = states[:num_shared, twin]
+        twin, num_shared = (0, 0) if is_noisy else _longest_prefix(paths, p)
+        for h in range(num_shared):
+            for r in range(num_plans):
+                for s in range(obs.shape[0]):
+                    states[h, p, r, s] = states[h, twin, r, s]
         for first in range(0, num_plans, chunk):
             rows = min(chunk, num_plans - first)
             for s in range(obs.shape[0]):

@@ -1,0 +1,88 @@
+"""The compiled rollout against the one that steps."""
+
+import numpy as np
+import pytest
+import torch
+
+from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.delta_mlp import DeltaMlpConfig, build_delta_mlp
+from mbrl_hdp_dynamics.rollout_kernels import _sine_cosine
+
+
+def cases(dynamics, num_plans, num_paths, horizon, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    acts = 2 * torch.rand(num_plans, horizon, dynamics.act_dim, generator=generator) - 1
+    paths = torch.randint(dynamics.max_contexts, (num_paths, horizon), generator=generator)
+    return torch.randn(dynamics.obs_dim, generator=generator), acts, paths
+
+
+@pytest.mark.parametrize(("num_plans", "num_paths", "horizon"), [(1, 1, 1), (7, 5, 6), (530, 2, 3)])
+def test_expected_rollouts_equal_plain_steps(network_model, num_plans, num_paths, horizon):
+    dynamics = network_model().dynamics
+    obs, acts, paths = cases(dynamics, num_plans, num_paths, horizon)
+    with torch.no_grad():
+        states = dynamics.rollout_blocks(obs, acts, paths)
+        expected = ContextDynamics.rollout_blocks(dynamics, obs, acts, paths)
+    assert states.shape == (horizon, num_paths, num_plans, 3)
+    torch.testing.assert_close(states, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_paths_with_a_common_beginning_are_each_right(network_model):
+    dynamics = network_model().dynamics
+    obs, acts, _ = cases(dynamics, 9, 1, 5)
+    paths = torch.tensor([[0, 1, 1, 2, 3], [0, 1, 1, 2, 3], [0, 1, 2, 2, 3], [3, 1, 1, 2, 3], [0, 1, 2, 2, 0]])
+    with torch.no_grad():
+        states = dynamics.rollout_blocks(obs, acts, paths)
+        for number, path in enumerate(paths):
+            alone = dynamics.rollout_blocks(obs, acts, path[None])
+            assert torch.equal(states[:, number], alone[:, 0])
+
+
+def test_drawn_rollouts_have_the_law_of_plain_steps(network_model):
+    dynamics = network_model(noise_std=0.3).dynamics
+    obs, acts, path = cases(dynamics, 1, 1, 3)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        fused = dynamics.rollout_blocks(obs, acts, path.expand(20_000, -1), generator)[:, :, 0].double()
+        plain = ContextDynamics.rollout_blocks(dynamics, obs, acts, path.expand(20_000, -1), generator)[
+            :, :, 0
+        ].double()
+    for one, other in (
+        (fused, plain),
+        (fused.square(), plain.square()),
+        (fused[1:] * fused[:-1], plain[1:] * plain[:-1]),
+    ):
+        error = ((one.var(1) + other.var(1)) / one.shape[1]).sqrt()
+        assert ((one.mean(1) - other.mean(1)).abs() < 6 * error).all()
+    assert (fused.std(1) > 0.05).all()
+
+
+def test_gradients_and_deep_networks_take_plain_steps(network_model):
+    dynamics = network_model().dynamics
+    obs, acts, paths = cases(dynamics, 4, 2, 3)
+    start = obs.clone().requires_grad_()
+    dynamics.rollout_blocks(start, acts, paths).sum().backward()
+    assert start.grad is not None
+    assert start.grad.abs().min() > 0
+    deep = build_delta_mlp(DeltaMlpConfig(hidden_sizes=[5, 4]), TaskSpec(3, 2, 1))
+    obs, acts, paths = cases(deep, 4, 2, 3)
+    with torch.no_grad():
+        expected = ContextDynamics.rollout_blocks(deep, obs, acts, paths)
+        torch.testing.assert_close(deep.rollout_blocks(obs, acts, paths), expected)
+
+
+def test_a_context_that_does_not_exist_is_refused(network_model):
+    dynamics = network_model().dynamics
+    obs, acts, paths = cases(dynamics, 4, 2, 3)
+    with torch.no_grad(), pytest.raises(DataError, match=r"\[0, 4\)"):
+        dynamics.rollout_blocks(obs, acts, paths + 3)
+
+
+def test_sine_and_cosine_to_single_precision():
+    angle = np.concatenate([np.linspace(-300, 300, 20_001), np.arange(-9, 10) * np.pi / 4]).astype(np.float32)
+    sine, cosine = np.empty_like(angle), np.empty_like(angle)
+    _sine_cosine(angle, sine, cosine, len(angle))
+    np.testing.assert_allclose(sine, np.sin(angle.astype(np.float64)), atol=2e-7)
+    np.testing.assert_allclose(cosine, np.cos(angle.astype(np.float64)), atol=2e-7)
