@@ -143,7 +143,8 @@ def _thresholds(found: Found) -> list[str]:
     many = f"distillation.test_threshold={drop} drops the rarest" if smallest < 0.25 else "another seed"
     fewer = f"distillation.train_threshold={_rounded(max(0.1, drop / 2))}"
     return [
-        f"too many contexts: {many} (now {threshold:g}); {fewer} keeps fewer in training",
+        f"too many contexts: {many} (now {threshold:g}); {fewer} keeps fewer in training; "
+        "fit.num_steps=1000 lets twins merge",
         f"too few: distillation.train_threshold={lower} distillation.test_threshold={lower} fit.num_steps=1000",
     ]
 

@@ -1,0 +1,170 @@
+"""`mbrl-hdp fit` and `mbrl-hdp label`, from a user's CSV file to labels, and what they refuse."""
+
+import csv
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+import mbrl_hdp
+from mbrl_hdp.cli import main
+from mbrl_hdp.inference.scoring import align
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ["fit.num_steps=400", "fit.num_restarts=1", "fit.polish_steps=40", "fit.learning_rate=0.02"]
+
+
+@pytest.fixture(scope="module")
+def pump(tmp_path_factory):
+    """The example's logs, with the truth to score against, and the fit that its README shows, at small size."""
+    folder = tmp_path_factory.mktemp("pump")
+    write_log = runpy.run_path(str(ROOT / "examples" / "own_logs" / "simulate_pump.py"))["write_log"]
+    write_log(folder / "machine.csv", num_shifts=14, seed=0, has_truth=True)
+    write_log(folder / "second.csv", num_shifts=4, seed=1, has_truth=True)
+    write_log(folder / "unlabelled.csv", num_shifts=4, seed=1)
+    code = main(
+        ["fit", str(folder / "machine.csv"), "dynamics=linear", "max_contexts=5", "prior.row_concentration=10"]
+        + [f"out={folder / 'model'}", *SMALL]
+    )
+    assert code == 0
+    return folder
+
+
+def read_rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_finds_the_three_regimes(pump):
+    summary = json.loads((pump / "model" / "summary.json").read_text())
+    assert summary["num_contexts"] == 3
+    assert summary["context_accuracy"] > 0.97
+    assert summary["transition_error"] < 0.05
+    assert summary["switch_delay"] < 2.0
+    assert np.sum(summary["truth"]["confusion"]) == summary["num_transitions"]
+    assert len(summary["slot_mass"]) == summary["max_contexts"] == 5
+    assert sum(summary["stationary"]) == pytest.approx(1.0)
+    assert summary["versions"]["torch"]
+
+
+def test_the_folder_holds_everything(pump):
+    names = {path.name for path in (pump / "model").iterdir()}
+    assert names >= {
+        *("model.safetensors", "model.json", "config.yaml", "columns.json", "summary.json", "report.txt"),
+        *("labels.csv", "transition.png", "stationary.png", "contexts.png"),
+    }
+    config = OmegaConf.load(pump / "model" / "config.yaml")
+    assert config.prior.name == "hdp"
+    assert config.prior.row_concentration == 10
+    assert config.fit.num_steps == 400
+    assert config.data.endswith("machine.csv")
+    assert "3 contexts" in (pump / "model" / "report.txt").read_text()
+    assert mbrl_hdp.load(pump / "model").num_contexts == 3
+
+
+def test_label_writes_what_the_model_says(pump, capsys):
+    out = pump / "labels.csv"
+    assert main(["label", str(pump / "model"), str(pump / "unlabelled.csv"), "-o", str(out)]) == 0
+    assert "accuracy" not in capsys.readouterr().out
+    model = mbrl_hdp.load(pump / "model")
+    data = mbrl_hdp.load_trajectories(pump / "second.csv")
+    rows = read_rows(out)
+    assert len(rows) == data.num_transitions
+    columns = [f"{kind}_{k}" for kind in ("filtered", "smoothed") for k in range(3)]
+    assert list(rows[0]) == ["episode", "step", *columns, "most_likely"]
+    filtered = np.array([[float(row[f"filtered_{k}"]) for k in range(3)] for row in rows])
+    np.testing.assert_allclose(filtered, model.filter(data)[data.is_step], atol=1e-5)
+    smoothed = np.array([[float(row[f"smoothed_{k}"]) for k in range(3)] for row in rows])
+    np.testing.assert_allclose(smoothed, model.smooth(data)[data.is_step], atol=1e-5)
+    labels = np.array([int(row["most_likely"]) for row in rows])
+    assert align(labels, data.context[data.is_step]).accuracy > 0.97
+    places = [(int(row["episode"]), int(row["step"])) for row in rows]
+    assert places == [(n, t) for n, length in enumerate(data.lengths) for t in range(length)]
+
+
+def test_label_scores_a_file_with_truth(pump, capsys):
+    assert main(["label", str(pump / "model"), str(pump / "second.csv"), "-o", str(pump / "l.csv")]) == 0
+    assert "accuracy against the file's contexts: 0.9" in capsys.readouterr().out
+
+
+def test_label_refuses_columns_in_another_order(pump, capsys):
+    lines = (pump / "unlabelled.csv").read_text().splitlines()
+    lines[0] = "episode,step,obs_flow,obs_pressure,obs_temperature"
+    (pump / "swapped.csv").write_text("\n".join(lines))
+    assert main(["label", str(pump / "model"), str(pump / "swapped.csv"), "-o", str(pump / "no.csv")]) == 2
+    message = capsys.readouterr().err
+    assert "swapped.csv" in message
+    assert "same order" in message
+    assert not (pump / "no.csv").exists()
+
+
+def test_label_refuses_what_is_no_model_or_no_data(pump, capsys, tmp_path):
+    assert main(["label", str(tmp_path), str(pump / "second.csv"), "-o", str(tmp_path / "no.csv")]) == 2
+    assert "no model in" in capsys.readouterr().err
+    assert main(["label", str(pump / "model"), str(tmp_path / "none.csv"), "-o", str(tmp_path / "no.csv")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["label", str(pump / "model"), str(pump / "second.csv"), "-o", str(tmp_path)]) == 2
+    assert "folder" in capsys.readouterr().err
+    np.savez(tmp_path / "wide.npz", obs=np.zeros((2, 5, 7)))
+    assert main(["label", str(pump / "model"), str(tmp_path / "wide.npz"), "-o", str(tmp_path / "no.csv")]) == 2
+    assert "columns" in capsys.readouterr().err
+    assert not (tmp_path / "no.csv").exists()
+
+
+def test_the_same_command_gives_the_same_model(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "d.npz", obs=np.cumsum(rng.normal(size=(6, 21, 2)), 1))
+    words = ["dynamics=linear", "max_contexts=3", "fit.num_steps=10", "fit.num_restarts=1", "fit.polish_steps=5"]
+    for name in ("a", "b"):
+        assert main(["fit", str(tmp_path / "d.npz"), *words, "seed=3", f"out={tmp_path / name}"]) == 0
+    assert (tmp_path / "a" / "labels.csv").read_text() == (tmp_path / "b" / "labels.csv").read_text()
+    assert main(["fit", str(tmp_path / "d.npz"), *words, "seed=4", f"out={tmp_path / 'c'}"]) == 0
+    first, second = (json.loads((tmp_path / name / "summary.json").read_text()) for name in "ac")
+    assert first["log_likelihood"] != second["log_likelihood"]
+    assert first["context_accuracy"] is None
+    assert first["truth"] is None
+
+
+BAD_LINES = {
+    "no data": (["prior=hdp"], ["which data"]),
+    "two files": (["data.npz", "other.npz"], ["data.npz", "other.npz", "one data file"]),
+    "missing file": (["nothing.csv"], ["nothing.csv", "does not exist"]),
+    "unknown ending": (["data.xls"], [".xls", ".npz"]),
+    "unknown option": (["data.npz", "prior=hpd"], ["prior", "hpd", "'hdp'"]),
+    "unknown key": (["data.npz", "max_context=3"], ["max_context", "'max_contexts'"]),
+    "group of train only": (["data.npz", "env=cartpole_hard"], ["env", "known"]),
+    "unknown plugin key": (["data.npz", "prior.row_concentratoin=3"], ["row_concentration"]),
+    "unknown fit key": (["data.npz", "fit.num_stps=3"], ["fit.num_steps"]),
+    "wrong type": (["data.npz", "fit.num_steps=many"], ["fit.num_steps", "many"]),
+    "out of range": (["data.npz", "fit.num_steps=0"], ["fit.num_steps", "at least 1"]),
+    "sweep": (["data.npz", "seed=0,1"], ["seed=0,1", "one value"]),
+    "out is a file": (["data.npz", "out=data.npz"], ["out=data.npz", "folder"]),
+    "dynamics for other data": (["data.npz", "dynamics=cartpole"], ["cartpole"]),
+    "unknown flag": (["data.npz", "--jobs"], ["--jobs", "--help"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LINES)
+def test_refuses_before_anything_is_written(case, capsys, tmp_path, monkeypatch):
+    words, expected = BAD_LINES[case]
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", obs=np.random.default_rng(0).normal(size=(3, 6, 2)))
+    code = main(["fit", *words])
+    streams = capsys.readouterr()
+    assert code == 2
+    assert len(streams.err.strip().splitlines()) == 1, streams.err
+    for word in expected:
+        assert word in streams.err
+    assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
+
+
+def test_cfg_shows_the_configuration(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "--cfg", "job", "dynamics=linear", "max_contexts=7"]) == 0
+    config = OmegaConf.create(capsys.readouterr().out)
+    assert config.max_contexts == 7
+    assert config.dynamics.name == "linear"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,105 @@
+"""The judgement of a fit: every doubt has its cause and names the setting that answers it."""
+
+import pytest
+
+from mbrl_hdp.report.advice import advise
+
+
+def run(num_contexts, rmse=0.5, log_likelihood=1.0, taken=False):
+    return {
+        "schedule": "plain",
+        "num_contexts": num_contexts,
+        "held_out_rmse": rmse,
+        "held_out_log_likelihood": log_likelihood,
+        "taken": taken,
+    }
+
+
+def found(**changes):
+    """A fit that nothing speaks against: two contexts, three runs that agree, plenty of data."""
+    return {
+        "num_contexts": 2,
+        "max_contexts": 5,
+        "slots": [1, 3],
+        "stationary": [0.4, 0.6],
+        "slot_mass": [0.001, 0.398, 0.001, 0.599, 0.001],
+        "threshold": 0.02,
+        "mean_dwell": [8.0, 12.0],
+        "certainty": 0.99,
+        "runs": [run(2, taken=True), run(2), run(2)],
+        "num_transitions": 20000,
+        "parts": {"prior": "hdp", "distillation": "stationary", "dynamics": "delta_mlp"},
+        "row_concentration": 100.0,
+        **changes,
+    }
+
+
+def test_a_clear_fit_is_sure():
+    advice = advise(found())
+    assert advice.is_sure
+    assert advice.verdict.startswith("sure, since 3 of 3 runs")
+    assert advice.doubts == []
+    assert any("too many" in line for line in advice.suggestions)
+    assert any("too few" in line and "test_threshold=0.005" in line for line in advice.suggestions)
+
+
+DOUBTS = {
+    "all slots in use": ({"max_contexts": 2, "slots": [0, 1], "slot_mass": [0.4, 0.6]}, "max_contexts=4"),
+    "rare context": ({"stationary": [0.03, 0.97]}, "distillation.test_threshold=0.04"),
+    "nearly kept": ({"slot_mass": [0.018, 0.39, 0.0, 0.592, 0.0]}, "distillation.train_threshold=0.009"),
+    "runs disagree": ({"runs": [run(2, taken=True), run(3), run(2)]}, "fit.num_restarts=6"),
+    "few steps for networks": ({"num_transitions": 900}, "dynamics=linear"),
+    "few steps in a context": ({"num_transitions": 100}, "record more"),
+    "flips": ({"mean_dwell": [1.2, 9.0]}, "fit.num_restarts=6"),
+    "alike": ({"certainty": 0.7}, "add columns"),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTS)
+def test_every_doubt_is_told_with_its_remedy(case):
+    changes, remedy = DOUBTS[case]
+    advice = advise(found(**changes))
+    assert not advice.is_sure
+    assert advice.verdict.startswith("unsure, since ")
+    assert len(advice.doubts) == 1
+    assert remedy in advice.suggestions[0]
+
+
+def test_runs_that_predict_badly_have_no_vote():
+    advice = advise(found(runs=[run(2, taken=True), run(2), run(4, rmse=0.7)]))
+    assert advice.is_sure
+    assert "2 of 3" in advice.verdict
+
+
+def test_a_single_good_run_is_only_fairly_sure():
+    advice = advise(found(runs=[run(2, taken=True), run(2, rmse=0.9), run(5, rmse=float("nan"))]))
+    assert advice.verdict.startswith("fairly sure, but only 1 of 3 runs")
+
+
+def test_networks_are_not_recommended_to_who_has_linear_ones():
+    parts = {"prior": "hdp", "distillation": "stationary", "dynamics": "linear"}
+    assert advise(found(num_transitions=900, parts=parts)).is_sure
+
+
+def test_the_priors_pull_is_told_when_it_matters():
+    assert not any("row_concentration" in line for line in advise(found()).suggestions)
+    advice = advise(found(num_transitions=6000, row_concentration=100.0))
+    (line,) = [line for line in advice.suggestions if "row_concentration" in line]
+    assert "prior.row_concentration=20" in line  # a hundredth of the 2400 steps of the rarer context
+    assert not any("row_concentration" in line for line in advise(found(row_concentration=None)).suggestions)
+
+
+def test_a_rule_without_threshold():
+    advice = advise(found(threshold=None))
+    assert any("distillation=stationary" in line for line in advice.suggestions)
+
+
+def test_one_context():
+    one = {
+        "num_contexts": 1,
+        "slots": [1],
+        "stationary": [1.0],
+        "mean_dwell": [1e9],
+        "runs": [run(1, taken=True), run(1)],
+    }
+    assert advise(found(**one)).is_sure

@@ -1,0 +1,114 @@
+"""Summary and figures of models whose truth is known."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from mbrl_hdp import FitConfig, Trajectories, fit
+from mbrl_hdp.report.figures import context_colours, save_figures, transition_figure
+from mbrl_hdp.report.fit_report import write_fit_report
+from mbrl_hdp.report.summary import compare, slot_mass, summarise
+
+
+def small_model(max_contexts=3, num_episodes=6, seed=0):
+    rng = np.random.default_rng(seed)
+    data = Trajectories(
+        np.cumsum(rng.normal(size=(num_episodes, 13, 2)), 1), lengths=[12, 9, 12, 5, 12, 7][:num_episodes]
+    )
+    config = FitConfig(num_steps=4, num_restarts=2, polish_steps=2)
+    return fit(data, dynamics="linear", max_contexts=max_contexts, config=config, progress=False), data
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return small_model()
+
+
+def with_truth(model, data):
+    """The same data, its true contexts being what the model finds, renumbered: 0 -> 2, 1 -> 0, 2 -> 1."""
+    renumbered = np.array([2, 0, 1, 5])[model.most_likely(data)]
+    context = np.where(data.is_step, renumbered, -1)
+    return Trajectories(data.obs, data.act, lengths=data.lengths, context=context, allow_missing=True)
+
+
+def test_truth_that_agrees_is_scored_as_such(fitted):
+    model, data = fitted
+    truth = compare(model, with_truth(model, data))
+    assert truth.accuracy == 1.0
+    used = sorted({int(k) for k in model.most_likely(data)[data.is_step]})
+    assert [truth.to_true[k] for k in used] == [[2, 0, 1][k] for k in used]
+    assert np.sum(truth.confusion) == data.num_transitions
+    assert compare(model, data) is None
+
+
+def test_summary_tells_the_models_own_numbers(fitted):
+    model, data = fitted
+    summary = summarise(model, data)
+    np.testing.assert_allclose(summary.transition, model.transition)
+    np.testing.assert_allclose(summary.mean_dwell, 1.0 / (1.0 - np.diag(model.transition)))
+    assert summary.log_likelihood == pytest.approx(model.log_likelihood(data).sum() / data.num_transitions)
+    assert summary.slots == np.flatnonzero(model.kept).tolist()
+    assert summary.threshold == 0.02
+    assert sum(summary.slot_mass) == pytest.approx(1.0, abs=1e-5)
+    transition = model.posterior().chain.transition.double().numpy()
+    np.testing.assert_allclose(slot_mass(model) @ transition, slot_mass(model), atol=1e-5)
+    text = summary.text()
+    assert text.startswith(f"{model.num_contexts} context")
+    assert "How sure: " in text
+    assert "If it looks wrong:" in text
+    assert text.count("log-likelihood per step") == 2
+
+
+def test_json_is_strict_and_whole(fitted, tmp_path):
+    model, data = fitted
+    write_fit_report(model, with_truth(model, data), tmp_path / "new")
+    text = (tmp_path / "new" / "summary.json").read_text()
+    words = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    for key in ("num_contexts", "stationary", "context_accuracy", "switch_delay", "seed", "versions", "wall_time_s"):
+        assert key in words
+    assert words["context_accuracy"] == 1.0
+
+
+def test_figures_are_pictures(fitted, tmp_path):
+    model, data = fitted
+    paths = save_figures(model, data, summarise(model, data), tmp_path, ["obs_a"])
+    assert [path.name for path in paths] == ["transition.png", "stationary.png", "contexts.png"]
+    for path in paths:
+        pixels = imread(path)
+        assert min(pixels.shape[:2]) > 300
+        assert pixels[..., :3].std() > 0.02
+
+
+def test_heat_maps_show_the_matrices(fitted):
+    model, data = fitted
+    known = with_truth(model, data)
+    figure = transition_figure(model, summarise(model, known))
+    images = [ax.images[0].get_array() for ax in figure.axes if ax.images]
+    np.testing.assert_allclose(images[0], model.posterior().chain.transition.numpy(), atol=1e-6)
+    np.testing.assert_allclose(images[1], model.transition, atol=1e-6)
+    truth = compare(model, known)
+    order = [label for label in truth.to_true if label >= 0]
+    shown = images[2][: len(order), : len(order)]
+    np.testing.assert_allclose(shown, np.array(truth.transition)[np.ix_(order, order)])
+
+
+def test_one_context_one_episode_missing_samples(tmp_path):
+    model, _ = small_model(max_contexts=1)
+    obs = np.cumsum(np.random.default_rng(3).normal(size=(1, 13, 2)), 1)
+    obs[0, 4] = np.nan
+    text = write_fit_report(model, Trajectories(obs, allow_missing=True), tmp_path)
+    assert text.startswith("1 context in 10 steps of 1 episodes")
+    assert (tmp_path / "contexts.png").stat().st_size > 0
+
+
+def test_many_slots(tmp_path):
+    model, data = small_model(max_contexts=40)
+    model.is_active = torch.ones(40, dtype=torch.bool)
+    model.extract()
+    summary = summarise(model, data)
+    save_figures(model, data, summary, tmp_path)
+    assert len(context_colours(40)) == 40
+    assert len(set(context_colours(7))) == 7
