@@ -10,6 +10,7 @@ import copy
 import math
 import time
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -30,6 +31,13 @@ from mbrl_hdp.inference.trainer import Trainer
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.seeding import sub_seed, torch_generator
 from mbrl_hdp.types import ContextPosterior, TaskSpec
+
+
+@runtime_checkable
+class HasTrainThreshold(Protocol):
+    """A distillation rule with a threshold of its own for training."""
+
+    train_threshold: float
 
 
 class BranchingRun(Trainer):
@@ -131,5 +139,6 @@ def _branch(model: ContextModel, run: BranchingRun, threshold: float) -> tuple[C
     memo = {id(run.data): run.data, id(run.generator): generator}
     new_model, new_run = copy.deepcopy((model, run), memo)
     assert new_run.prior is new_model.prior
-    new_model.distiller.train_threshold = threshold
+    assert isinstance(new_run.distiller, HasTrainThreshold)
+    new_run.distiller.train_threshold = threshold
     return new_model, new_run

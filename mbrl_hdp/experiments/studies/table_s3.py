@@ -43,6 +43,7 @@ def distances(records: list[Record], size: int, threshold: float) -> list[float]
 
 def page(records: list[Record]) -> Page:
     """Lay the table beside the paper's."""
+    records = table1.with_floor(records)
     sizes = [size for size in table1.sizes_of(records) if size != REFERENCE]
     found = {(eps, size): distances(records, size, eps) for eps in table1.THRESHOLDS for size in sizes}
     rows = [

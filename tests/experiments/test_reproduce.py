@@ -1,0 +1,180 @@
+"""`mbrl-hdp reproduce`: resumable cells, pages that tell what is missing, branches that equal whole runs."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mbrl_hdp.cli import main
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.experiments import reproduce as module
+from mbrl_hdp.experiments.reproduce import ReproduceOptions, read_records, reproduce, share_of
+from mbrl_hdp.experiments.studies import branches, chain_bias, load_study, robust, study_names, table1, table_s3
+from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes, switch_probability
+from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Study, cell_key, table
+
+
+def counting_study(calls):
+    def run(settings):
+        calls.append(settings["seed"])
+        return {"square": settings["seed"] ** 2}
+
+    def cells(seeds, is_quick):
+        return [{"seed": seed, "max_contexts": 2 + seed % 2} for seed in (seeds or ([7] if is_quick else [3, 4, 5]))]
+
+    def page(records):
+        total = sum(record.results["square"] for record in records)
+        return Page(f"total {total}", [Gate("fifty", str(total), total == 50 if len(records) == 3 else None)])
+
+    return Study("counting", "Squares", cells, run, page)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    calls = []
+    study = counting_study(calls)
+    monkeypatch.setattr(module, "study_names", lambda: ["counting"])
+    monkeypatch.setattr(module, "load_study", lambda _: study)
+    return calls
+
+
+def test_second_call_runs_only_what_is_missing(calls, tmp_path):
+    options = ReproduceOptions(out=tmp_path)
+    (page,) = reproduce("counting", replace(options, seeds=[4]))
+    assert calls == [4]
+    assert "1 of 3 cells" in page.read_text()
+    assert "open (cells missing)" in page.read_text()
+    reproduce("counting", options)
+    assert calls == [4, 3, 5]
+    assert "| fifty | 50 | met |" in page.read_text()
+    reproduce("counting", options)
+    assert calls == [4, 3, 5]
+
+
+def test_a_line_cut_short_is_run_again(calls, tmp_path):
+    options = ReproduceOptions(out=tmp_path)
+    reproduce("counting", options)
+    path = tmp_path / "counting.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[:2]) + '\n{"settings": {"se\n')
+    reproduce("counting", options)
+    assert calls == [3, 4, 5, 5]
+    assert len(read_records(module.load_study("counting"), tmp_path)) == 3
+
+
+def test_shares_and_sizes_split_the_cells(calls, tmp_path):
+    options = ReproduceOptions(out=tmp_path)
+    reproduce("counting", replace(options, share=(1, 2)))
+    assert calls == [4]
+    assert not (tmp_path / "counting.md").exists()
+    reproduce("counting", replace(options, sizes=[3]))
+    assert calls == [4, 3, 5]
+
+
+def test_quick_runs_do_not_mix_with_real_ones(calls, tmp_path):
+    reproduce("counting", ReproduceOptions(out=tmp_path, is_quick=True))
+    assert calls == [7]
+    assert not (tmp_path / "counting.jsonl").exists()
+
+
+def test_mistakes_are_named(tmp_path, capsys):
+    with pytest.raises(ConfigError, match="robust"):
+        reproduce("robst", ReproduceOptions(out=tmp_path))
+    with pytest.raises(ConfigError, match="--share"):
+        share_of("2/2")
+    assert main(["reproduce", "robust", "--jobs", "0", "--out", str(tmp_path)]) == 2
+    assert "--jobs" in capsys.readouterr().err
+
+
+def test_every_study_has_cells_that_are_json_and_distinct():
+    for name in study_names():
+        study = load_study(name)
+        assert study.name == name
+        keys = [cell_key(cell) for cell in study.cells(None, False)]
+        assert len(set(keys)) == len(keys)
+        assert all(json.loads(key)["seed"] >= 100 for key in keys)
+
+
+def test_default_cells_of_chain_bias_are_those_of_robust():
+    known = {cell_key(cell) for cell in robust.cells(None, False)}
+    default = [cell for cell in chain_bias.cells(None, False) if "row_concentration" not in cell["prior"]]
+    assert default
+    assert {cell_key(cell) for cell in default} <= known
+
+
+def record(size, seed, results):
+    return Record(fit_settings(size, seed), results, "abc", 1.0)
+
+
+def fit_results(accuracy, kept=2):
+    return {
+        "accuracy": accuracy, "num_contexts": kept, "masses": [0.6, 0.4, 1e-4], "switch": 0.11, "true_switch": 0.1,
+        "runs": [{"schedule": "plain", "taken": True}], "fit_time_s": 2.0,
+    }  # fmt: skip
+
+
+def test_robust_gates_ask_for_accuracy_and_for_two_contexts():
+    good = [record(5, seed, fit_results(0.99)) for seed in range(100, 118)]
+    wrong = [record(5, 118, fit_results(0.99, kept=3)), record(5, 119, fit_results(0.5))]
+    found = {gate.name: gate.is_met for gate in robust.page(good + wrong).gates}
+    assert list(found.values()) == [False, True]
+    fixed = [*good, record(5, 118, fit_results(0.96)), wrong[1]]
+    assert [gate.is_met for gate in robust.page(fixed).gates] == [True, True]
+    assert [gate.is_met for gate in robust.page(good[:3]).gates] == [None, None]
+
+
+def test_delta_is_the_entrywise_distance():
+    chain, reference = [[0.9, 0.1], [0.3, 0.7]], [[0.8, 0.2], [0.3, 0.7]]
+    assert table_s3.chain_distance(chain, reference) == pytest.approx(0.2 / 2.0)
+    assert table_s3.chain_distance([[1.0]], reference) == np.inf
+
+
+def test_switch_probability_and_tables():
+    assert switch_probability([[0.9, 0.1], [0.3, 0.7]]) == pytest.approx(0.2)
+    assert table(("a", "b"), [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_paper_tables_cover_the_same_cells():
+    for eps in table1.THRESHOLDS:
+        assert set(table1.PAPER[eps]) == set(table_s3.PAPER[eps]) == set(table1.SIZES)
+
+
+def test_training_and_held_out_episodes_differ():
+    settings = fit_settings(3, 100, True)
+    data, held_out = episodes(settings), held_out_episodes(settings)
+    assert data.num_episodes == 20
+    assert held_out.num_episodes == 100
+    assert not np.allclose(data.obs[0], held_out.obs[0])
+
+
+def test_a_branch_equals_the_whole_run():
+    """Trunk, copy and branch give the parameters of one uninterrupted run with that threshold."""
+    settings = fit_settings(3, 100, True)
+    data = episodes(settings)
+    tensors = branches.EpisodeTensors.of(data)
+    config = branches.FitConfig(num_steps=8, batch_size=6)
+    schedule = branches.TEMPERED
+    step = branches.branch_step(schedule, config.num_steps)
+    assert step == 4
+
+    def fresh():
+        model = branches._untrained(settings, data)
+        return model, branches._start(model, tensors, config, schedule, 5)
+
+    with torch.random.fork_rng(devices=[]):
+        model, run = fresh()
+        run.advance(0, step)
+        state = torch.random.get_rng_state()
+        branches._branch(model, run, 0.2)[1].advance(step, 8)  # another branch must not disturb this one
+        torch.random.set_rng_state(state)
+        branched, branch = branches._branch(model, run, 0.34)
+        branch.advance(step, 8)
+
+        whole, uninterrupted = fresh()
+        whole.distiller.train_threshold = 0.34
+        uninterrupted.advance(0, 8)
+    assert torch.equal(branch.keep, uninterrupted.keep)
+    for ours, theirs in zip(branched.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert not torch.equal(next(branched.parameters()), next(model.parameters()))
