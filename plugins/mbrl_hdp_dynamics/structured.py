@@ -32,7 +32,7 @@ class HeadsConfig:
     weight_std: float = setting(0.1, "standard deviation of the Gaussian prior on weights and biases", above=0.0)
     init_std: float = setting(0.1, "standard deviation of the starting weights and biases", above=0.0)
     std_floor: float = setting(
-        0.05,
+        0.1,
         "smallest noise std while contexts are told apart, in units of the target's spread: contexts whose effects "
         "differ by less are one",
         at_least=0.0,
