@@ -1,4 +1,4 @@
-"""Train FI-SAC or NI-SAC on cart-pole with hidden actuator failures, no model needed: `python -m benchmarks.sac_reference`.
+"""Train FI-SAC or NI-SAC on the true cart-pole with hidden actuator failures; no model is needed.
 
     python -m benchmarks.sac_reference --agent fi --seed 100
     python -m benchmarks.sac_reference --agent ni --seed 100 --set updates_per_epoch=100

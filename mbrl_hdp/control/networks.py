@@ -102,6 +102,16 @@ class StackedMlp(nn.Module):
             hidden = weight @ hidden if bias is None else torch.baddbmm(bias, weight, hidden.relu())
         return hidden
 
+    @property
+    def layers(self) -> list[Layer]:
+        """The parameters, layer by layer: views of `flat`, without a graph."""
+        return self._values
+
+    @property
+    def layer_grads(self) -> list[Layer]:
+        """The gradient, layer by layer: views of `grad`."""
+        return self._grads
+
     def run(self, inputs: Float[Tensor, "rows B"]) -> list[Float[Tensor, "nets _ B"]]:
         """Give the hidden activations of every layer and, last, the outputs; without a graph."""
         hidden = torch.mm(self._first, inputs).view(self.num_nets, -1, inputs.shape[1])
@@ -207,6 +217,24 @@ class FlatAdam:
         self.num_steps = int(state["num_steps"])
 
 
+class LastUpdate(NamedTuple):
+    """What an update of SAC measured on its minibatch.
+
+    Attributes:
+        error: the critics' values minus their target.
+        values: the critics' values of the policy's own actions.
+        log_prob: log density of these actions.
+        log_alpha: log temperature before the update.
+        excess: mean of `log_prob` plus the target entropy: the temperature falls while it is negative.
+    """
+
+    error: Float[Tensor, "2 B"]
+    values: Float[Tensor, "2 B"]
+    log_prob: Float[Tensor, " B"]
+    log_alpha: Float[Tensor, " 1"]
+    excess: Float[Tensor, ""]
+
+
 class SquashedDraw(NamedTuple):
     """Actions of a tanh-squashed Gaussian policy and what their gradients need.
 
@@ -248,7 +276,7 @@ def squashed_draw(
 
 
 def squashed_grad(
-    draw: SquashedDraw, act_grad: Float[Tensor, "A B"], log_prob_weight: Float[Tensor, "..."] | float
+    draw: SquashedDraw, act_grad: Float[Tensor, "A B"], log_prob_weight: Float[Tensor, " 1"] | float
 ) -> Float[Tensor, "twoA B"]:
     """Give the gradient by the policy's outputs of f(a) + log_prob_weight * log_prob, from f's gradient by a.
 

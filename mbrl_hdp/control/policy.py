@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,71 +18,18 @@ from mbrl.third_party.pytorch_sac_pranz24 import SAC
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
-from mbrl_hdp.control.networks import FlatAdam, SquashedDraw, StackedMlp, squashed_draw, squashed_grad
+from mbrl_hdp.control.networks import FlatAdam, LastUpdate, SquashedDraw, StackedMlp, squashed_draw, squashed_grad
 from mbrl_hdp.control.replay import PackedBatch
+from mbrl_hdp.control.sac_config import PAPER_SAC, SacConfig
 from mbrl_hdp.errors import CheckpointError, ConfigError, FitError
 from mbrl_hdp.seeding import torch_generator
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings
+
+__all__ = ["PAPER_SAC", "ContextSac", "PackedReplay", "SacConfig"]
 
 _LOG_STD_BOUNDS = (-20.0, 2.0)
 _UPDATES_AT_ONCE = 50
 """Minibatches that are gathered together; it bounds the memory of a long call of `update`."""
-
-
-@dataclass
-class SacConfig:
-    """Soft actor-critic, with the settings of the paper's table."""
-
-    hidden_sizes: list[int] = setting([256], "widths of the hidden layers of policy and critics", at_least=1)
-    target_entropy: float | None = setting(-0.05, "entropy that the temperature steers to; null for minus act_dim")
-    initial_temperature: float = setting(0.8, "temperature at the start", above=0.0)
-    adapt_temperature: bool = setting(True, "steer the temperature to the target entropy; false keeps it")
-    policy_lr: float = setting(7e-4, "learning rate of the policy", above=0.0)
-    value_lr: float = setting(7e-4, "learning rate of the critics", above=0.0)
-    temperature_lr: float = setting(7e-5, "learning rate of the temperature", above=0.0)
-    linear_decay: bool = setting(True, "let all learning rates fall linearly to 0 over the run")
-    weight_decay: float = setting(1e-8, "L2 term of policy and critics", at_least=0.0)
-    discount: float = setting(0.99, "discount factor", above=0.0, at_most=1.0)
-    tau: float = setting(0.005, "share of the critics that an update of their targets takes over", above=0.0, at_most=1)
-    target_update_interval: int = setting(4, "updates from one update of the targets to the next", at_least=1)
-    batch_size: int = setting(256, "transitions per update", at_least=1)
-    updates_per_epoch: int = setting(200, "updates after every epoch's data", at_least=0)
-    updates_at_warm_start: int = setting(1000, "updates after the warm start's data", at_least=0)
-    angle_columns: list[int] = setting([], "columns of obs that are angles: networks see sine and cosine", at_least=0)
-
-    def total_updates(self, num_epochs: int) -> int:
-        """Give the number of updates of a whole run, over which the learning rates fall."""
-        return self.updates_at_warm_start + num_epochs * self.updates_per_epoch
-
-
-PAPER_SAC: Mapping[str, SacConfig] = {
-    "cartpole_hard": SacConfig(angle_columns=[2]),
-    "cartpole_soft": SacConfig(angle_columns=[2], policy_lr=3e-4, value_lr=3e-4, temperature_lr=5e-5),
-    "intersection": SacConfig(
-        hidden_sizes=[256, 256],
-        target_entropy=-0.01,
-        initial_temperature=0.2,
-        policy_lr=5e-4,
-        value_lr=5e-4,
-        temperature_lr=1e-4,
-        weight_decay=1e-6,
-        discount=0.999,
-        updates_per_epoch=100,
-    ),
-    "drone": SacConfig(
-        target_entropy=-0.1,
-        initial_temperature=0.6,
-        policy_lr=3e-4,
-        value_lr=3e-4,
-        temperature_lr=1e-4,
-        weight_decay=1e-6,
-        discount=0.999,
-        updates_per_epoch=150,
-        updates_at_warm_start=100,
-    ),
-}
-"""The paper's table of SAC hyper-parameters; copy with `dataclasses.replace`. It does not tell tau. On cart-pole the
-angle must be seen as sine and cosine, which the paper does not say."""
 
 
 @runtime_checkable
@@ -139,6 +85,7 @@ class ContextSac(SAC):
         self._plain = [column for column in range(codec.obs_dim) if column not in config.angle_columns]
         self.generator = torch_generator(seed, "sac", device=self.device)
         self.num_updates = 0
+        self.is_compiled = self.device.type == "cpu" and len(config.hidden_sizes) == 1
         self._build_networks(torch_generator(seed, "sac_weights"))
 
     def _build_networks(self, generator: torch.Generator) -> None:
@@ -233,11 +180,11 @@ class ContextSac(SAC):
             reverse_mask: True if the batch tells which transitions terminate, False if it tells which do not.
         """
         obs, act, next_obs, reward, mask, _ = memory.sample(batch_size).astuple()
-        tensors = [torch.as_tensor(np.asarray(part), dtype=torch.float32) for part in (obs, act, reward, next_obs)]
-        terminated = torch.as_tensor(np.asarray(mask)).bool()
-        batch = PackedBatch(*tensors, terminated if reverse_mask else ~terminated)
+        parts = [torch.as_tensor(np.asarray(part), dtype=torch.float32) for part in (obs, act, reward, next_obs)]
+        ended = torch.as_tensor(np.asarray(mask)).bool()
+        parts.append(ended if reverse_mask else ~ended)
         with torch.inference_mode():
-            metrics = self._update_many(PackedBatch(*(part.to(self.device) for part in batch)), 1)
+            metrics = self._update_many(PackedBatch(*(part.to(self.device) for part in parts)), 1)
         if logger is not None:
             _log(logger, metrics, float(np.mean(reward)), self.target_entropy, updates)
         names = ("value_loss_1", "value_loss_2", "policy_loss", "temperature_loss", "temperature")
@@ -250,37 +197,35 @@ class ContextSac(SAC):
         inputs = self._network_inputs(batch, count)
         reward = batch.reward.view(count, size)
         discount = (self.gamma * (~batch.terminated).to(reward.dtype)).view(count, size)
-        noise = torch.randn(count, self.act_dim, 2 * size, generator=self.generator, device=self.device)
-        loss = None
+        noise = torch.randn(count, 2, self.act_dim, size, generator=self.generator, device=self.device)
+        if self.is_compiled:
+            return self._metrics(self._update_compiled(inputs, reward, discount, noise))
         for step in range(count):
-            loss = self._update_once(inputs[step], reward[step], discount[step], noise[step])
-        assert loss is not None
-        return self._metrics(loss)
+            last = self._update_once(inputs[step], reward[step], discount[step], noise[step])
+        return self._metrics(last)
 
-    def _network_inputs(self, batch: PackedBatch, count: int) -> Float[Tensor, "count rows twoB"]:
-        """Lay out the critics' inputs: per minibatch, columns for obs and then for next_obs (actions still open)."""
+    def _network_inputs(self, batch: PackedBatch, count: int) -> Float[Tensor, "count 2 rows B"]:
+        """Lay out the critics' inputs of every minibatch, for obs and for next_obs (whose actions are still open)."""
         size = len(batch.reward) // count
-        rows = self._act_rows.stop
-        inputs = batch.obs.new_empty(count, rows, 2 * size)
-        for columns, packed in ((slice(0, size), batch.obs), (slice(size, None), batch.next_obs)):
-            state = self.features(packed).view(count, size, -1).mT
-            inputs[:, : state.shape[1], columns] = state
-        inputs[:, self._act_rows.start - 1] = 1.0
+        inputs = batch.obs.new_empty(count, 2, self._act_rows.stop, size)
+        for place, packed in enumerate((batch.obs, batch.next_obs)):
+            inputs[:, place, : self._state_rows.stop - 1] = self.features(packed).view(count, size, -1).mT
+        inputs[:, :, self._state_rows.stop - 1] = 1.0
         act = (batch.act - self._act_middle) / self._act_scale
-        inputs[:, self._act_rows, :size] = act.view(count, size, -1).mT
+        inputs[:, 0, self._act_rows] = act.view(count, size, -1).mT
         return inputs
 
     def _update_once(
         self,
-        inputs: Float[Tensor, "rows twoB"],
+        inputs: Float[Tensor, "2 rows B"],
         reward: Float[Tensor, " B"],
         discount: Float[Tensor, " B"],
-        noise: Float[Tensor, "A twoB"],
-    ) -> dict[str, Tensor]:
+        noise: Float[Tensor, "2 A B"],
+    ) -> LastUpdate:
         """One step of critics, policy and temperature, in mbrl-lib's order; overwrites the actions in `inputs`."""
         size, factor, alpha = len(reward), self.lr_factor, self.alpha
-        here, after = inputs[:, :size], inputs[:, size:]
-        next_draw, _ = self._draw(after, noise[:, size:])
+        here, after = inputs
+        next_draw, _ = self._draw(after, noise[1])
         after[self._act_rows] = next_draw.act
         next_value = self.critic_target.run(after)[-1].amin(0)[0] - alpha * next_draw.log_prob
         target = torch.addcmul(reward, discount, next_value)
@@ -289,7 +234,7 @@ class ContextSac(SAC):
         error = hidden[-1] - target
         self.critic_optim.step(self.critic.parameter_grad(here, hidden, error * (2.0 / size)), factor)
 
-        draw, policy_hidden = self._draw(here, noise[:, :size])
+        draw, policy_hidden = self._draw(here, noise[0])
         here[self._act_rows] = draw.act
         hidden = self.critic.run(here)
         values = hidden[-1]
@@ -305,7 +250,49 @@ class ContextSac(SAC):
         self.num_updates += 1
         if self.num_updates % self.target_update_interval == 0:
             self.critic_target.flat.lerp_(self.critic.flat, self.tau)
-        return {"error": error, "values": values, "log_prob": draw.log_prob, "alpha": alpha, "excess": excess}
+        return LastUpdate(error[:, 0], values[:, 0], draw.log_prob, alpha.log(), excess)
+
+    def _update_compiled(
+        self,
+        inputs: Float[Tensor, "count 2 rows B"],
+        reward: Float[Tensor, "count B"],
+        discount: Float[Tensor, "count B"],
+        noise: Float[Tensor, "count 2 A B"],
+    ) -> LastUpdate:
+        """`_update_once` for every minibatch, in compiled loops."""
+        from mbrl_hdp.control import sac_kernels
+
+        config, count = self.config, len(reward)
+        total = self.total_updates if config.linear_decay else None
+        steps = np.arange(self.num_updates, self.num_updates + count)
+        factors = np.ones(count) if total is None else np.maximum(0.0, 1.0 - steps / total)
+        settings = sac_kernels.Settings(
+            weight_decay=config.weight_decay,
+            tau=self.tau,
+            target_update_interval=self.target_update_interval,
+            target_entropy=self.target_entropy,
+            temperature_lr=config.temperature_lr if config.adapt_temperature else 0.0,
+            log_volume=self._log_volume,
+            min_log_std=_LOG_STD_BOUNDS[0],
+            max_log_std=_LOG_STD_BOUNDS[1],
+            first_step=self.num_updates,
+        )
+        optim = self.alpha_optim
+        temperature = torch.stack([self.log_alpha, optim.mean, optim.square])
+        last = sac_kernels.step_all(
+            (inputs, reward, discount, noise),
+            factors,
+            ((self.policy, self.policy_optim), (self.critic, self.critic_optim)),
+            self.critic_target,
+            temperature,
+            settings,
+        )
+        for values, found in zip((self.log_alpha, optim.mean, optim.square), temperature, strict=True):
+            values.copy_(found)
+        self.num_updates += count
+        for counted in (self.policy_optim, self.critic_optim, *([optim] if config.adapt_temperature else [])):
+            counted.num_steps += count
+        return last
 
     def _draw(
         self, inputs: Float[Tensor, "rows B"], noise: Float[Tensor, "A B"]
@@ -314,17 +301,17 @@ class ContextSac(SAC):
         draw = squashed_draw(hidden[-1][0], noise, _LOG_STD_BOUNDS)
         return draw._replace(log_prob=draw.log_prob.sub_(self._log_volume)), hidden
 
-    def _metrics(self, last: dict[str, Tensor]) -> dict[str, float]:
-        squares = last["error"].square().mean((1, 2))
-        policy_loss = (last["alpha"] * last["log_prob"] - last["values"].amin(0)[0]).mean()
+    def _metrics(self, last: LastUpdate) -> dict[str, float]:
+        squares = last.error.square().mean(1)
+        policy_loss = (last.log_alpha.exp() * last.log_prob - last.values.amin(0)).mean()
         metrics = {
             "value_loss_1": float(squares[0]),
             "value_loss_2": float(squares[1]),
             "policy_loss": float(policy_loss),
-            "temperature_loss": float(-last["alpha"].log() * last["excess"]),
+            "temperature_loss": float(-last.log_alpha * last.excess),
             "temperature": float(self.alpha),
-            "entropy": -float(last["log_prob"].mean()),
-            "value": float(last["values"].mean()),
+            "entropy": -float(last.log_prob.mean()),
+            "value": float(last.values.mean()),
         }
         if not all(math.isfinite(value) for value in metrics.values()):
             raise FitError(

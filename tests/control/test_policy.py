@@ -59,7 +59,7 @@ class TestNetworks:
         mlp, inputs = self.mlp(hidden_sizes)
         for net in range(2):
             hidden = inputs
-            for number, (weight, bias) in enumerate(mlp._layers(mlp.flat.detach())):
+            for number, (weight, bias) in enumerate(mlp.layers):
                 hidden = weight[net] @ (hidden.relu() if number else hidden)
                 hidden = hidden if bias is None else hidden + bias[net]
             assert_close(mlp(inputs)[net], hidden)
@@ -79,7 +79,7 @@ class TestNetworks:
     def test_weights_are_glorot_uniform_and_biases_zero(self):
         mlp = StackedMlp(1, 7, 6, [400], 1)
         mlp.initialise(torch.Generator().manual_seed(0))
-        first, last = mlp._layers(mlp.flat.detach())
+        first, last = mlp.layers
         assert (first.weight[:, :, 6] == 0).all()
         assert (last.bias == 0).all()
         bound = math.sqrt(6 / 406)
@@ -130,7 +130,7 @@ class PlainSac:
     def __init__(self, sac):
         self.sac, config = sac, sac.config
         self.policy, self.critic, self.target = (
-            [[(w[net].clone(), None if b is None else b[net].clone()) for w, b in net_of._layers(net_of.flat.detach())]
+            [[(w[net].clone(), None if b is None else b[net].clone()) for w, b in net_of.layers]
              for net in range(net_of.num_nets)]
             for net_of in (sac.policy, sac.critic, sac.critic_target)
         )  # fmt: skip
@@ -159,7 +159,7 @@ class PlainSac:
         mean, log_std = self.apply(self.policy[0], state).chunk(2)
         log_std = log_std.clamp(-20, 2)
         before = mean + log_std.exp() * noise
-        density = Normal(mean, log_std.exp()).log_prob(before) - torch.log1p(-before.tanh() ** 2)
+        density = Normal(mean, log_std.exp()).log_prob(before) - torch.log1p(-(before.tanh() ** 2))
         return before.tanh(), density.sum(0) - self.sac._act_scale.log().sum()
 
     def value(self, nets, state, act):
@@ -178,16 +178,15 @@ class PlainSac:
 
     def update(self, batch, noise):
         config, factor = self.sac.config, 1 - self.num_updates / self.sac.total_updates
-        size = len(batch.reward)
         state, after = (self.sac._with_ones(self.sac.features(part)) for part in (batch.obs, batch.next_obs))
         taken = ((batch.act - self.sac._act_middle) / self.sac._act_scale).T
         alpha = self.log_alpha.detach().exp()
         with torch.no_grad():
-            next_act, next_log_prob = self.act(after, noise[:, size:])
+            next_act, next_log_prob = self.act(after, noise[1])
             value = self.value(self.target, after, next_act).min(0).values - alpha * next_log_prob
             target = batch.reward + config.discount * ~batch.terminated * value
         self.step("critic", ((self.value(self.critic, state, taken) - target) ** 2).mean(1).sum(), factor)
-        act, log_prob = self.act(state, noise[:, :size])
+        act, log_prob = self.act(state, noise[0])
         self.step("policy", (alpha * log_prob - self.value(self.critic, state, act).min(0).values).mean(), factor)
         self.step("alpha", -(self.log_alpha * (log_prob.detach() + self.sac.target_entropy)).mean(), factor)
         self.num_updates += 1
@@ -217,28 +216,34 @@ def same_draws(recorded, num_updates, act_dim, size):
     for batch, state in recorded.drawn:
         generator.set_state(state)
         count = len(batch.reward) // size
-        noise = torch.randn(count, act_dim, 2 * size, generator=generator)
+        noise = torch.randn(count, 2, act_dim, size, generator=generator)
         for step in range(count):
             rows = slice(step * size, (step + 1) * size)
             yield type(batch)(*(part[rows] for part in batch)), noise[step]
 
 
 class TestUpdate:
-    @DEPTHS
-    def test_equals_the_plain_version(self, hidden_sizes):
+    @pytest.mark.parametrize(
+        ("hidden_sizes", "is_compiled"),
+        [([13], True), ([13], False), ([13, 7], False)],
+        ids=["compiled", "torch", "torch, 2 layers"],
+    )
+    def test_equals_the_plain_version(self, hidden_sizes, is_compiled):
         config = SacConfig(
             hidden_sizes=hidden_sizes, batch_size=16, target_update_interval=3, tau=0.2, weight_decay=1e-2,
             policy_lr=2e-3, value_lr=5e-3, temperature_lr=1e-2, target_entropy=None, discount=0.9, angle_columns=[1],
         )  # fmt: skip
         codec = BeliefCodec(3, 4)
         sac = ContextSac(codec, BOX, config, seed=3, total_updates=60)
+        assert sac.is_compiled == (len(hidden_sizes) == 1)
+        sac.is_compiled = is_compiled
         plain = PlainSac(sac)
         recorded = RecordedReplay(filled_replay(codec))
         sac.update(recorded, 10)
         for batch, noise in same_draws(recorded, 10, 2, 16):
             plain.update(batch, noise)
         for ours, theirs in ((sac.policy, plain.policy), (sac.critic, plain.critic), (sac.critic_target, plain.target)):
-            for number, (weight, bias) in enumerate(ours._layers(ours.flat.detach())):
+            for number, (weight, bias) in enumerate(ours.layers):
                 for net in range(ours.num_nets):
                     assert_close(weight[net], theirs[net][number][0].detach(), rtol=1e-3, atol=1e-5)
                     if bias is not None:
@@ -399,7 +404,7 @@ class TestResume:
 
 
 class TestToyWorld:
-    """The context turns the reward's sign, r = +-act; the belief is right 9 times out of 10 (Theorem 2's r(s, b, a))."""
+    """The context turns the reward's sign, r = +-act, and the belief is right 9 times out of 10 (Theorem 2)."""
 
     @staticmethod
     def data(num_contexts, num_episodes=60, num_steps=20):

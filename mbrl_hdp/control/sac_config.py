@@ -1,0 +1,64 @@
+"""Settings of soft actor-critic, and the paper's table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mbrl_hdp.settings import setting
+
+
+@dataclass
+class SacConfig:
+    """Soft actor-critic, with the settings of the paper's table."""
+
+    hidden_sizes: list[int] = setting([256], "widths of the hidden layers of policy and critics", at_least=1)
+    target_entropy: float | None = setting(-0.05, "entropy that the temperature steers to; null for minus act_dim")
+    initial_temperature: float = setting(0.8, "temperature at the start", above=0.0)
+    adapt_temperature: bool = setting(True, "steer the temperature to the target entropy; false keeps it")
+    policy_lr: float = setting(7e-4, "learning rate of the policy", above=0.0)
+    value_lr: float = setting(7e-4, "learning rate of the critics", above=0.0)
+    temperature_lr: float = setting(7e-5, "learning rate of the temperature", above=0.0)
+    linear_decay: bool = setting(True, "let all learning rates fall linearly to 0 over the run")
+    weight_decay: float = setting(1e-8, "L2 term of policy and critics", at_least=0.0)
+    discount: float = setting(0.99, "discount factor", above=0.0, at_most=1.0)
+    tau: float = setting(0.005, "share of the critics that an update of their targets takes over", above=0.0, at_most=1)
+    target_update_interval: int = setting(4, "updates from one update of the targets to the next", at_least=1)
+    batch_size: int = setting(256, "transitions per update", at_least=1)
+    updates_per_epoch: int = setting(200, "updates after every epoch's data", at_least=0)
+    updates_at_warm_start: int = setting(1000, "updates after the warm start's data", at_least=0)
+    angle_columns: list[int] = setting([], "columns of obs that are angles: networks see sine and cosine", at_least=0)
+
+    def total_updates(self, num_epochs: int) -> int:
+        """Give the number of updates of a whole run, over which the learning rates fall."""
+        return self.updates_at_warm_start + num_epochs * self.updates_per_epoch
+
+
+PAPER_SAC: Mapping[str, SacConfig] = {
+    "cartpole_hard": SacConfig(angle_columns=[2]),
+    "cartpole_soft": SacConfig(angle_columns=[2], policy_lr=3e-4, value_lr=3e-4, temperature_lr=5e-5),
+    "intersection": SacConfig(
+        hidden_sizes=[256, 256],
+        target_entropy=-0.01,
+        initial_temperature=0.2,
+        policy_lr=5e-4,
+        value_lr=5e-4,
+        temperature_lr=1e-4,
+        weight_decay=1e-6,
+        discount=0.999,
+        updates_per_epoch=100,
+    ),
+    "drone": SacConfig(
+        target_entropy=-0.1,
+        initial_temperature=0.6,
+        policy_lr=3e-4,
+        value_lr=3e-4,
+        temperature_lr=1e-4,
+        weight_decay=1e-6,
+        discount=0.999,
+        updates_per_epoch=150,
+        updates_at_warm_start=100,
+    ),
+}
+"""The paper's table of SAC hyper-parameters; copy with `dataclasses.replace`. It does not tell tau. On cart-pole the
+angle must be seen as sine and cosine, which the paper does not say."""
