@@ -29,9 +29,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-demo: $(STAMP) ## what is installed and what can be plugged in
+demo: $(STAMP) ## checks the installation, learns cart-pole's hidden failures from logged data, writes demo/
 	@$(BIN)/mbrl-hdp doctor
 	@$(BIN)/mbrl-hdp plugins
+	@$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## the whole test suite
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

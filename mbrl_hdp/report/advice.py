@@ -140,11 +140,13 @@ def _thresholds(found: Found) -> list[str]:
         return [f"too many or too few contexts: the settings of distillation={found['parts']['distillation']}"]
     smallest, lower = min(found["stationary"]), _rounded(threshold / 4)
     drop = _rounded(max(1.2 * smallest, 2 * threshold))
-    many = f"distillation.test_threshold={drop} drops the rarest" if smallest < 0.25 else "another seed"
-    fewer = f"distillation.train_threshold={_rounded(max(0.1, drop / 2))}"
-    return [
-        f"too many contexts: {many} (now {threshold:g}); {fewer} keeps fewer in training; "
+    fewer = [f"distillation.test_threshold={drop} (now {threshold:g}) drops the rarest"] if smallest < 0.25 else []
+    fewer += [
         "fit.num_steps=1000 lets twins merge",
+        f"distillation.train_threshold={max(0.1, drop / 2):.1g} masks more",
+    ]
+    return [
+        f"too many contexts: {'; '.join(fewer)}",
         f"too few: distillation.train_threshold={lower} distillation.test_threshold={lower} fit.num_steps=1000",
     ]
 

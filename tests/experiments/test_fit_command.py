@@ -25,11 +25,8 @@ def pump(tmp_path_factory):
     write_log(folder / "machine.csv", num_shifts=14, seed=0, has_truth=True)
     write_log(folder / "second.csv", num_shifts=4, seed=1, has_truth=True)
     write_log(folder / "unlabelled.csv", num_shifts=4, seed=1)
-    code = main(
-        ["fit", str(folder / "machine.csv"), "dynamics=linear", "max_contexts=5", "prior.row_concentration=10"]
-        + [f"out={folder / 'model'}", *SMALL]
-    )
-    assert code == 0
+    settings = ["dynamics=linear", "max_contexts=5", "prior.row_concentration=10", f"out={folder / 'model'}"]
+    assert main(["fit", str(folder / "machine.csv"), *settings, *SMALL]) == 0
     return folder
 
 

@@ -99,6 +99,7 @@ def test_one_context():
         "num_contexts": 1,
         "slots": [1],
         "stationary": [1.0],
+        "slot_mass": [0.001, 0.996, 0.001, 0.001, 0.001],
         "mean_dwell": [1e9],
         "runs": [run(1, taken=True), run(1)],
     }
