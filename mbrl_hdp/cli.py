@@ -93,6 +93,26 @@ def label(words: list[str]) -> int:
     return 0
 
 
+def evaluate(words: list[str]) -> int:
+    """Evaluate the last checkpoint of a run on separate seeded episodes."""
+    parser = _parser("evaluate", evaluate)
+    parser.add_argument("run", help="run directory of `mbrl-hdp train`")
+    parser.add_argument("--episodes", type=int, default=50, help="number of episodes (default 50)")
+    options = parser.parse_args(words)
+    if options.episodes < 1:
+        raise MbrlHdpError(f"--episodes must be at least 1, got {options.episodes}")
+    from mbrl_hdp.experiments.runs import evaluate_run
+
+    result = evaluate_run(Path(options.run), options.episodes)
+    low, high = result.return_ci
+    print(
+        f"return {result.return_mean:.2f} +- {result.return_std:.2f} (95 % interval of the mean {low:.2f} to {high:.2f})"
+    )
+    if result.context_accuracy is not None:
+        print(f"context accuracy {result.context_accuracy:.3f}, switch delay {result.switch_delay or 0.0:.2f} steps")
+    return 0
+
+
 def plugins(words: list[str]) -> int:
     """List every registered prior, distillation rule, agent and transition model with its package."""
     parser = _parser("plugins", plugins)
@@ -186,7 +206,7 @@ def _complete(words: list[str]) -> int:
 _COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 _COMMANDS: dict[str, tuple[Command, str]] = {
     function.__name__: (function, (function.__doc__ or "").strip())
-    for function in (train, fit, label, reproduce, plugins, doctor)
+    for function in (train, evaluate, fit, label, reproduce, plugins, doctor)
 }
 
 

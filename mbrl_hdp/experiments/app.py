@@ -10,6 +10,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.config import (
     CONFIG_NAME,
     check_config,
@@ -18,6 +19,7 @@ from mbrl_hdp.experiments.config import (
     register_configs,
     registry_for,
 )
+from mbrl_hdp.experiments.summary import Evaluation
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.runtime import configure
 
@@ -49,6 +51,9 @@ def run_app(words: Sequence[str]) -> int:
         ConfigError: before any work begins and before anything is written.
     """
     overrides = _overrides(words)
+    going_on = [word.removeprefix("resume=") for word in overrides if word.startswith("resume=")]
+    if going_on:
+        return _resume(Path(going_on[-1]), len(words) > 1)
     registry = registry_for(overrides)
     for problem in registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
@@ -62,6 +67,21 @@ def run_app(words: Sequence[str]) -> int:
     finally:
         sys.argv = saved
     return 0
+
+
+def _resume(folder: Path, has_more: bool) -> int:
+    """Go on with a run; what it does was settled when it began."""
+    from mbrl_hdp.experiments.runs import resume
+
+    if has_more:
+        raise ConfigError("resume=RUN stands alone: the run's own config.yaml says what to do")
+    result = resume(folder)
+    print(_closing_line(result, folder))
+    return 0
+
+
+def _closing_line(result: Evaluation, folder: Path) -> str:
+    return f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {len(result.returns)} episodes; {folder}"
 
 
 def _overrides(words: Sequence[str]) -> list[str]:
@@ -87,5 +107,5 @@ def _job(config: DictConfig) -> float:
     OmegaConf.save(config, folder / "config.yaml")
     registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)
     result = train(typed, registry, folder)
-    print(f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {len(result.returns)} episodes; {folder}")
+    print(_closing_line(result, folder))
     return result.return_mean

@@ -81,6 +81,7 @@ class FitMainConfig:
     strict_plugins: bool = setting(False, "stop if any plugin has a problem")
 
 
+_RUN_GROUPS = ("prior", "distillation", "dynamics", "agent", "planner")
 _SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitMainConfig}
 
 
@@ -143,6 +144,24 @@ def load_config(overrides: Sequence[str], registry: Registry | None = None, name
     register_configs(registry)
     with _composer():
         return _compose(list(overrides), name)
+
+
+def load_config_file(words: Any, registry: Registry) -> MainConfig:
+    """Check a config.yaml that a run wrote, and give it as typed objects.
+
+    Raises:
+        ConfigError: naming the key that this version does not know, or the plugin that is not installed.
+    """
+    chosen = [f"{group}={words[group]['name']}" for group in _RUN_GROUPS if group in words]
+    config = load_config(chosen, registry)
+    OmegaConf.set_struct(config, True)
+    config.env.kwargs = words["env"]["kwargs"]
+    try:
+        merged = OmegaConf.merge(config, words)
+    except OmegaConfBaseException as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+    assert isinstance(merged, DictConfig)
+    return check_config(merged)
 
 
 def check_jobs(overrides: Sequence[str], registry: Registry) -> int:
@@ -238,6 +257,7 @@ __all__ = [
     "check_jobs",
     "config_dir",
     "load_config",
+    "load_config_file",
     "register_configs",
     "registry_for",
 ]

@@ -55,7 +55,10 @@ def run_episode(
     """
     obs, info = env.reset(seed=seed)
     packed = obs if tracker is None else tracker.reset(obs, info)
-    observed, acts, rewards, contexts = [np.array(obs)], [], [], []
+    observed = [np.array(obs)]
+    acts: list[Vector] = []
+    rewards: list[float] = []
+    contexts: list[int] = []
     beliefs = [] if tracker is None else [tracker.belief()]
     labels: list[int] = []
     terminated = truncated = False

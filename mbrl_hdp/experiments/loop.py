@@ -16,7 +16,7 @@ from mbrl_hdp.experiments.budget import Budget, budget_for
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
 from mbrl_hdp.experiments.config import MainConfig
 from mbrl_hdp.experiments.episodes import Record, run_episode
-from mbrl_hdp.experiments.metrics import RunLog
+from mbrl_hdp.experiments.metrics import RunLog, SilentLog
 from mbrl_hdp.experiments.summary import Evaluation, evaluation_of, write_summary
 from mbrl_hdp.experiments.tasks import Task, make_task
 from mbrl_hdp.hooks import Registry
@@ -162,7 +162,7 @@ def update_agent(run: Run, epoch: int, new: list[Record], is_refit: bool) -> dic
     return run.agent.learn(run.model, new, is_refit, num_updates)
 
 
-def evaluate(run: Run, num_episodes: int, name: str, log: RunLog) -> Evaluation:
+def evaluate(run: Run, num_episodes: int, name: str, log: RunLog | SilentLog) -> Evaluation:
     """Run separate, seeded episodes without exploration; every evaluation of a run uses the same seeds."""
     records = []
     for number in range(num_episodes):

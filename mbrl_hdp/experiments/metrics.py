@@ -15,6 +15,31 @@ from torch.utils.tensorboard import SummaryWriter
 from mbrl_hdp.data.atomic import atomic_path
 
 
+class SilentLog:
+    """A log that only shows what is happening, for work outside a run."""
+
+    def __init__(self, num_steps: int, is_wanted: bool = True) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            console=console,
+            disable=not (is_wanted and console.is_terminal),
+        )
+        self._task = self._bar.add_task("starting", total=num_steps)
+
+    def __enter__(self) -> SilentLog:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def says(self, words: str) -> None:
+        """Show what is happening."""
+        self._bar.update(self._task, description=words, advance=1)
+
+
 class RunLog:
     """What a run says and writes while it goes on.
 

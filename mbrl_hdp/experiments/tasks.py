@@ -93,10 +93,10 @@ def _reward_fn(env: gymnasium.Env[Any, Any], env_id: str, reward: str | None) ->
             raise ConfigError(
                 f"{env_id} has no reward_fn(act, next_obs) for imagined steps: set env.reward=module:function"
             )
-        return own  # type: ignore[no-any-return]
+        return own
     module, _, name = reward.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"env.reward={reward!r} cannot be imported: {error}; write module:function") from error
 

@@ -107,8 +107,10 @@ def step_log_lik(
     `slots`, only those contexts' networks run.
     """
 
-    def log_prob(*rows: Tensor) -> Tensor:
-        return dynamics.log_prob(*rows) if slots is None else dynamics.log_prob_slots(*rows, slots)
+    def log_prob(obs: Tensor, act: Tensor, next_obs: Tensor) -> Tensor:
+        if slots is None:
+            return dynamics.log_prob(obs, act, next_obs)
+        return dynamics.log_prob_slots(obs, act, next_obs, slots)
 
     is_used = batch.carries_likelihood()
     num_episodes, num_steps = is_used.shape

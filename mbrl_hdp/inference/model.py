@@ -21,6 +21,7 @@ from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.online import OnlineFilter
 from mbrl_hdp.inference.prior import ContextPrior
+from mbrl_hdp.inference.row_density import compiled_row
 from mbrl_hdp.probability import hmm
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
@@ -223,12 +224,13 @@ class ContextModel(mbrl.models.Model):
 
     def online_filter(self) -> OnlineFilter:
         """Give a filter that is fed step by step while the system runs."""
-        return OnlineFilter(self.initial, self.transition, self._row_log_lik)
+        density = compiled_row(self.dynamics, self.slots) or self._row_log_lik
+        return OnlineFilter(self.initial, self.transition, density)
 
     def _row_log_lik(self, obs: Any, act: Any, next_obs: Any) -> Float[np.ndarray, " k"]:
         rows = [torch.as_tensor(np.atleast_2d(row), dtype=torch.float32) for row in (obs, act, next_obs)]
         with torch.no_grad():
-            return self.dynamics.log_prob_slots(*rows, self.slots)[0].double().numpy()
+            return self.dynamics.log_prob_slots(rows[0], rows[1], rows[2], self.slots)[0].double().numpy()
 
     def _log_lik(self, data: Trajectories) -> tuple[EpisodeBatch, Float[Tensor, "N T k"]]:
         if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):

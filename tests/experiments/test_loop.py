@@ -176,3 +176,32 @@ def test_config_of_a_run_is_typed():
     config, _ = typed("agent=c_sac", "agent.discount=0.9")
     assert config.agent.discount == 0.9
     assert config.agent.name == "c_sac"
+
+
+class TestCommands:
+    def test_train_resume_and_evaluate(self, tmp_path, capsys):
+        from mbrl_hdp.cli import main
+
+        folder = tmp_path / "run"
+        assert main(["train", *SMALL, "agent=ni_sac", f"hydra.run.dir={folder}"]) == 0
+        assert (folder / "config.yaml").is_file()
+        before = rows(folder)
+        last = sorted((folder / "checkpoints").iterdir())[-1]
+        for path in sorted(last.iterdir()):
+            path.unlink()
+        last.rmdir()  # as if it had been killed in its last epoch
+        assert main(["train", f"resume={folder}"]) == 0
+        assert rows(folder) == before
+        assert main(["evaluate", str(folder), "--episodes", "3"]) == 0
+        assert len(json.loads((folder / "evaluation.json").read_text())["returns"]) == 3
+        assert "95 % interval" in capsys.readouterr().out
+
+    def test_wrong_requests(self, tmp_path, capsys):
+        from mbrl_hdp.cli import main
+
+        assert main(["train", f"resume={tmp_path / 'nowhere'}"]) == 2
+        assert "config.yaml" in capsys.readouterr().err
+        assert main(["train", f"resume={tmp_path}", "seed=3"]) == 2
+        assert "stands alone" in capsys.readouterr().err
+        assert main(["evaluate", str(tmp_path)]) == 2
+        assert main(["evaluate", str(tmp_path), "--episodes", "0"]) == 2
