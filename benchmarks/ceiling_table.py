@@ -64,7 +64,7 @@ def commit_name() -> str:
     """Name the commit of the checkout, with a plus sign where tracked files are changed."""
     try:
         head = _git("rev-parse", "--short=12", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", "mbrl_hdp/envs", "benchmarks")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", "mbrl_hdp/envs", "benchmarks/ceil*")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head + ("+" if changed else "")
