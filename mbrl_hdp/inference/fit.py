@@ -17,6 +17,7 @@ from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
+from mbrl_hdp.inference.precision import check_precision
 from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.schedule import LITERAL, POLISH, REFIT, FitConfig, Schedule
 from mbrl_hdp.inference.trainer import Trainer
@@ -281,6 +282,7 @@ def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str 
     changes = np.ptp((data.obs[:, 1:] - data.obs[:, :-1])[data.is_observed], axis=0)
     if not (changes > 0).any():
         raise FitError("no observation ever changes in a way that varies; there is nothing to learn from this data")
+    check_precision(data)
     if warm_start is not None and (warm_start.task.obs_dim, warm_start.task.act_dim) != (data.obs_dim, data.act_dim):
         raise FitError(
             f"warm_start was learned on {warm_start.task.obs_dim} observations and {warm_start.task.act_dim} actions a "

@@ -140,3 +140,26 @@ def test_data_without_noise():
     steps = np.arange(41.0)
     data = Trajectories(np.stack([np.stack([0.9**steps, 0.5**steps], -1)] * 6))
     assert_sensible(quick_fit(data), data)
+
+
+@pytest.mark.parametrize("offset", [1e8, 1e10])
+def test_changes_lost_in_single_precision_are_refused(offset):
+    obs, _ = two_regimes()
+    with pytest.raises(FitError, match=r"obs column 1 .* subtract a constant"):
+        quick_fit(Trajectories(obs + np.array([0.0, offset])))
+
+
+def test_a_clock_among_the_columns_is_refused_only_when_it_jitters_below_precision():
+    obs, context = two_regimes()
+    clock = 1e9 + np.arange(obs.shape[1]) + np.zeros((len(obs), 1))
+    data = Trajectories(np.concatenate([obs, clock[..., None]], -1), context=context)
+    assert_sensible(quick_fit(data), data)
+    jitter = 1e-3 * np.random.default_rng(0).normal(size=clock.shape)
+    with pytest.raises(FitError, match=r"obs column 2 .* clock or a counter"):
+        quick_fit(Trajectories(np.concatenate([obs, (clock + jitter)[..., None]], -1)))
+
+
+def test_values_beyond_single_precision_are_refused():
+    obs, _ = two_regimes()
+    with pytest.raises(FitError, match=r"obs column 0 .* too large"):
+        quick_fit(Trajectories(obs * [1e200, 1.0]))
