@@ -151,22 +151,10 @@ class StackedMlp(nn.Module):
             grad = torch.ops.aten.threshold_backward(back, hidden, 0)
         return grad.view(-1, grad.shape[-1])
 
-    def without_rows(self, keep: Bool[Tensor, " rows"]) -> StackedMlp:
-        """Give a copy that does not see some input rows (always zero, or its outputs would change)."""
-        if not bool(keep[self.ones_row]):
-            raise ValueError("the row of ones cannot be removed: it carries the bias")
-        ones_row = int(keep[: self.ones_row].sum())
-        small = StackedMlp(self.num_nets, int(keep.sum()), ones_row, self.sizes[1:-1], self.sizes[-1])
-        small.to(self.flat.device)
-        small.load_flat(self.select_rows(self.flat.detach(), keep))
-        return small
-
     def select_rows(self, flat: Float[Tensor, " P"], keep: Bool[Tensor, " rows"]) -> Float[Tensor, " p"]:
         """Leave the removed input rows out of a vector that lies like `flat` (an optimiser's moments, a target)."""
-        first, *rest = self._layers(flat)
-        num_first = first.weight.numel()
-        assert rest[0].weight.data_ptr() != first.weight.data_ptr()
-        return torch.cat([first.weight[:, :, keep].reshape(-1), flat[num_first:]])
+        weight = self._layers(flat)[0].weight
+        return torch.cat([weight[:, :, keep].reshape(-1), flat[weight.numel() :]])
 
     @torch.no_grad()
     def load_flat(self, values: Float[Tensor, " P"]) -> None:

@@ -1,7 +1,7 @@
 """SAC updates as compiled loops, for networks with one hidden layer on the CPU.
 
 There the arithmetic of an update is so small that calling torch's operations costs more than it. `update_minibatches`
-does what `ContextSac._update_once` does, minibatch after minibatch; the tests hold one against the other. Activations
+does what `SacLearner._update_once` does, minibatch after minibatch; the tests hold one against the other. Activations
 are feature-major (`features B`), so every inner loop runs along the minibatch and vectorises; inputs are taken four at
 a time, so that a pass over the row that is being summed serves four of them.
 """
