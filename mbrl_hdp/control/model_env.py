@@ -18,6 +18,7 @@ from torch import Tensor
 from mbrl_hdp.control.model import BeliefModel
 from mbrl_hdp.control.paths import draw_paths
 from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.inference.dynamics import ContextDynamics, Rollout
 
 RewardFn = Callable[[Tensor, Tensor], Tensor]
 CONTEXT_MODES = ("paths", "held")
@@ -27,12 +28,11 @@ WORST_VALUE = -1e30
 
 @dataclass(frozen=True)
 class _Start:
-    """Where a plan begins: the packed observation, (particles, horizon), and what was unpacked and drawn for them."""
+    """Where a plan begins: the packed observation, (particles, horizon), and the rollout prepared for them."""
 
     packed: Float[np.ndarray, " W"]
     shape: tuple[int, int]
-    obs: Float[Tensor, " S"]
-    paths: Int[Tensor, "P H"]
+    rollout: Rollout
 
 
 class BeliefModelEnv(mbrl.models.ModelEnv):
@@ -111,16 +111,21 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             if start is None or start.packed is not initial_state or start.shape != shape:
                 start = self._draw_start(initial_state, shape)
                 self._start = start if self._is_in_plan else None
-            return self.evaluate_on_paths(action_sequences, start.obs, start.paths)
+            return self._values(action_sequences, start.rollout)
 
     def evaluate_on_paths(
         self, acts: Float[Tensor, "C H A"], obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]
     ) -> Float[Tensor, " C"]:
         """Give every plan's return from an observation, averaged over given paths of context slots."""
-        generator = self._rng if self.has_noise else None
         with torch.no_grad():
-            states = self.dynamics_model.model.dynamics.rollout_blocks(obs, acts, paths, generator)
-            values = self._rewards(acts, states).sum(0).mean(0)
+            return self._values(acts, self._begin_rollout(obs, paths))
+
+    def _begin_rollout(self, obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]) -> Rollout:
+        dynamics: ContextDynamics = self.dynamics_model.model.dynamics
+        return dynamics.begin_rollout(obs, paths, self._rng if self.has_noise else None)
+
+    def _values(self, acts: Float[Tensor, "C H A"], rollout: Rollout) -> Float[Tensor, " C"]:
+        values = self._rewards(acts, rollout(acts)).sum(0).mean(0)
         return torch.where(values.isnan(), WORST_VALUE, values)
 
     def _draw_start(self, packed: Float[np.ndarray, " W"], shape: tuple[int, int]) -> _Start:
@@ -132,7 +137,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             contexts = belief[0].argmax().expand(shape if self.has_noise else (1, shape[1]))
         else:
             contexts = draw_paths(belief[0], model.chain.transition, *shape, self._rng)
-        return _Start(packed, shape, obs[0], model.slots[contexts])
+        return _Start(packed, shape, self._begin_rollout(obs[0], model.slots[contexts]))
 
     def _rewards(self, acts: Float[Tensor, "C H A"], states: Float[Tensor, "H P C S"]) -> Float[Tensor, "H P C"]:
         """Give the reward of every step, zero after the step that terminated."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+Rollout = Callable[[Tensor], Tensor]
 
 
 class ContextDynamics(nn.Module, ABC):
@@ -99,8 +102,7 @@ class ContextDynamics(nn.Module, ABC):
     ) -> Float[Tensor, "steps paths rows S"]:
         """Give where every plan (row of `acts`) leads from `obs` on every path of contexts, step by step.
 
-        Without a generator every step is the expected one, with one it is drawn; plans on the same path may share their
-        noise. A structure that can do all steps at once overrides this.
+        Without a generator every step is the expected one, with one it is drawn.
         """
         state = obs.expand(len(paths), len(acts), -1).contiguous()
         states = []
@@ -111,6 +113,19 @@ class ContextDynamics(nn.Module, ABC):
                 state = self.sample_blocks(state, act, context, generator)
             states.append(state)
         return torch.stack(states)
+
+    def begin_rollout(
+        self,
+        obs: Float[Tensor, " S"],
+        paths: Int[Tensor, "paths steps"],
+        generator: torch.Generator | None = None,
+    ) -> Rollout:
+        """Give a function of plans `rows steps A` that does what `rollout_blocks` does; planners call it repeatedly.
+
+        The parameters must not change while it is in use. A structure that can prepare something, or do all steps at
+        once, overrides this; plans on the same path may then share their noise, within a call and between calls.
+        """
+        return lambda acts: self.rollout_blocks(obs, acts, paths, generator)
 
     @abstractmethod
     def log_prior(self) -> Float[Tensor, ""]:

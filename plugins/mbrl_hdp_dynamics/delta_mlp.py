@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import ConfigError, DataError
+from mbrl_hdp.inference.dynamics import Rollout
+from mbrl_hdp.inference.head_kernels import pad_hidden, pad_output
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
-from mbrl_hdp_dynamics.rollout_kernels import DeltaNetworks, roll_out_deltas
+from mbrl_hdp_dynamics.rollout_kernels import as_array, roll_out_deltas
 from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, require_dimensions
 
 
@@ -57,39 +60,64 @@ class DeltaMlpDynamics(StructuredDynamics):
         """Give obs + change."""
         return obs + change
 
-    def rollout_blocks(
+    def begin_rollout(
         self,
         obs: Float[Tensor, " S"],
-        acts: Float[Tensor, "rows steps A"],
         paths: Int[Tensor, "paths steps"],
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "steps paths rows S"]:
-        """Give where every plan leads on every path; compiled where it can be, with noise shared by a path's plans.
+    ) -> Rollout:
+        """Give a compiled rollout where there is one; plans on the same path share their noise.
 
         Raises:
-            DataError: on rows of the wrong width or a context that does not exist.
+            DataError: on an observation of the wrong width or a context that does not exist.
         """
-        self._check_rows(obs, acts)
-        if not self._can_roll_out(obs, acts):
-            return super().rollout_blocks(obs, acts, paths, generator)
+        if not self._is_compiled_for(obs):
+            return super().begin_rollout(obs, paths, generator)
+        if len(obs) != self.obs_dim:
+            raise DataError(f"obs has {len(obs)} columns, this model was built for obs_dim={self.obs_dim}")
         self.heads.check_contexts(paths)
-        noise = obs.new_zeros(*paths.shape, self.obs_dim)
+        noise = None
         if generator is not None:
-            standard = torch.randn(noise.shape, generator=generator)
+            standard = torch.randn(*paths.shape, self.obs_dim, generator=generator)
             noise = standard * self.noise_std()[paths] * self.target_scaler.scale
-        networks = DeltaNetworks(self.heads, self.angles, self.input_scaler, self.target_scaler)
-        return roll_out_deltas(networks, obs, acts, paths, noise)
+        return DeltaRollout(self, obs, paths, noise)
 
-    def _can_roll_out(self, obs: Tensor, acts: Tensor) -> bool:
+    def _is_compiled_for(self, obs: Tensor) -> bool:
         """Tell whether the kernel serves: one hidden layer, single precision, CPU, no gradient asked for."""
+        tensors = obs, self.heads.weights[0]
         return (
             len(self.heads.weights) == 2
             and not torch.is_grad_enabled()
-            and all(
-                tensor.device.type == "cpu" and tensor.dtype == torch.float32
-                for tensor in (obs, acts, self.heads.weights[0])
-            )
+            and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
         )
+
+
+class DeltaRollout:
+    """The compiled rollout from one observation on given paths of contexts; call it with plans `rows steps A`."""
+
+    def __init__(self, dynamics: DeltaMlpDynamics, obs: Tensor, paths: Tensor, noise: Tensor | None) -> None:
+        is_angle = np.zeros(len(obs), np.bool_)
+        is_angle[list(dynamics.angles)] = True
+        inputs, targets = dynamics.input_scaler, dynamics.target_scaler
+        (weight, out_weight), (bias, out_bias) = dynamics.heads.weights, dynamics.heads.biases
+        hidden = pad_hidden(as_array(weight), as_array(bias))
+        outputs = pad_output(as_array(out_weight)), as_array(out_bias)
+        scales = [as_array(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
+        shift = obs.new_zeros(*paths.shape, len(obs)) if noise is None else noise
+        self._shape = paths.shape[1], len(paths)
+        self._act_dim = dynamics.act_dim
+        self._start = as_array(obs), as_array(paths)
+        self._networks = is_angle, *scales, hidden, *outputs, as_array(shift), noise is not None
+
+    def __call__(self, acts: Float[Tensor, "rows steps A"]) -> Float[Tensor, "steps paths rows S"]:
+        """Give where every plan leads on every path."""
+        horizon, num_paths = self._shape
+        if acts.shape[1:] != (horizon, self._act_dim):
+            raise DataError(f"plans must be (rows, {horizon}, {self._act_dim}), got {tuple(acts.shape)}")
+        obs, paths = self._start
+        states = acts.new_empty(horizon, num_paths, len(acts), len(obs))
+        roll_out_deltas(obs, as_array(acts), paths, *self._networks, states.numpy())
+        return states
 
 
 def build_delta_mlp(config: DeltaMlpConfig, task: TaskSpec) -> DeltaMlpDynamics:

@@ -7,18 +7,14 @@ cache. `ContextDynamics.rollout_blocks` does the same step by step, and the test
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, no_type_check
 
 import numpy as np
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrl_hdp.inference.head_kernels import BLOCK, forward_chunk, pad_hidden, pad_output
-from mbrl_hdp.inference.heads import ContextHeads
+from mbrl_hdp.inference.head_kernels import BLOCK, forward_chunk
 from mbrl_hdp.probability.kernels import compiled
-from mbrl_hdp_dynamics.scaler import ColumnScaler
 
 Array = NDArray[Any]
 
@@ -94,61 +90,14 @@ def _longest_prefix(paths: Array, path: int) -> tuple[int, int]:
     return twin, length
 
 
-@dataclass(frozen=True)
-class DeltaNetworks:
-    """What `roll_out_deltas` needs of a structure whose networks predict the change of the observation.
-
-    Attributes:
-        heads: the networks, one hidden layer each.
-        angles: observation columns that the networks see as sine and cosine.
-        inputs: scale of the features.
-        targets: scale of the changes.
-    """
-
-    heads: ContextHeads
-    angles: tuple[int, ...]
-    inputs: ColumnScaler
-    targets: ColumnScaler
-
-
-def roll_out_deltas(
-    networks: DeltaNetworks,
-    obs: Float[Tensor, " S"],
-    acts: Float[Tensor, "rows steps A"],
-    paths: Int[Tensor, "paths steps"],
-    noise: Float[Tensor, "paths steps S"],
-) -> Float[Tensor, "steps paths rows S"]:
-    """Give where every plan leads on every path of contexts.
-
-    Args:
-        networks: the networks and their scales.
-        obs: where all begin.
-        acts: the plans.
-        paths: slot that acts on each step of each path.
-        noise: what is added to the observation at each step of each path, in its units.
-    """
-    is_angle = np.zeros(len(obs), np.bool_)
-    is_angle[list(networks.angles)] = True
-    scales = networks.inputs.centre, networks.inputs.inverse_scale, networks.targets.centre, networks.targets.scale
-    (weight, out_weight), (bias, out_bias) = networks.heads.weights, networks.heads.biases
-    states = obs.new_empty(acts.shape[1], len(paths), len(acts), len(obs))
-    _delta_rollout(
-        *(_array(tensor) for tensor in (obs, acts, paths)),
-        is_angle,
-        *(_array(tensor) for tensor in (*scales, weight, bias, out_weight, out_bias, noise)),
-        bool(noise.any()),
-        states.numpy(),
-    )
-    return states
-
-
-def _array(tensor: Tensor) -> Array:
+def as_array(tensor: Tensor) -> Array:
+    """Give the numbers of a tensor on the CPU to a kernel; a view where they lie in order."""
     return tensor.detach().contiguous().numpy()
 
 
 @compiled
 @no_type_check
-def _delta_rollout(
+def roll_out_deltas(
     obs: Array,
     acts: Array,
     paths: Array,
@@ -157,9 +106,8 @@ def _delta_rollout(
     in_factor: Array,
     out_centre: Array,
     out_scale: Array,
-    weight: Array,
-    bias: Array,
-    out_weight: Array,
+    affine: Array,
+    by_unit: Array,
     out_bias: Array,
     noise: Array,
     is_noisy: bool,
@@ -178,21 +126,19 @@ def _delta_rollout(
         in_factor: 1 / scale of the features, `I`.
         out_centre: centre of the changes, `S`.
         out_scale: scale of the changes, `S`.
-        weight: hidden weights, `K D I`.
-        bias: hidden biases, `K D`.
-        out_weight: output weights, `K S D`.
+        affine: hidden weights and biases from `pad_hidden`.
+        by_unit: output weights from `pad_output`.
         out_bias: output biases, `K S`.
         noise: scaled noise of every path and step, `P H S`, the same for all plans.
         is_noisy: whether there is any.
         states: receives the result, `H P C S`.
     """
     num_plans, horizon, _ = acts.shape
-    affine, by_unit = pad_hidden(weight, bias), pad_output(out_weight)
     chunk = min(_CHUNK, num_plans)
-    x = np.zeros((affine.shape[2], chunk), weight.dtype)
-    state = np.empty((obs.shape[0], chunk), weight.dtype)
-    mean = np.empty((obs.shape[0], chunk), weight.dtype)
-    pre = np.empty((BLOCK, chunk), weight.dtype)
+    x = np.zeros((affine.shape[2], chunk), affine.dtype)
+    state = np.empty((obs.shape[0], chunk), affine.dtype)
+    mean = np.empty((obs.shape[0], chunk), affine.dtype)
+    pre = np.empty((BLOCK, chunk), affine.dtype)
     for p in range(paths.shape[0]):
         twin, num_shared = (0, 0) if is_noisy else _longest_prefix(paths, p)
         for h in range(num_shared):

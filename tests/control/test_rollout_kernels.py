@@ -23,7 +23,7 @@ def test_expected_rollouts_equal_plain_steps(network_model, num_plans, num_paths
     dynamics = network_model().dynamics
     obs, acts, paths = cases(dynamics, num_plans, num_paths, horizon)
     with torch.no_grad():
-        states = dynamics.rollout_blocks(obs, acts, paths)
+        states = dynamics.begin_rollout(obs, paths)(acts)
         expected = ContextDynamics.rollout_blocks(dynamics, obs, acts, paths)
     assert states.shape == (horizon, num_paths, num_plans, 3)
     torch.testing.assert_close(states, expected, rtol=1e-4, atol=1e-5)
@@ -34,9 +34,9 @@ def test_paths_with_a_common_beginning_are_each_right(network_model):
     obs, acts, _ = cases(dynamics, 9, 1, 5)
     paths = torch.tensor([[0, 1, 1, 2, 3], [0, 1, 1, 2, 3], [0, 1, 2, 2, 3], [3, 1, 1, 2, 3], [0, 1, 2, 2, 0]])
     with torch.no_grad():
-        states = dynamics.rollout_blocks(obs, acts, paths)
+        states = dynamics.begin_rollout(obs, paths)(acts)
         for number, path in enumerate(paths):
-            alone = dynamics.rollout_blocks(obs, acts, path[None])
+            alone = dynamics.begin_rollout(obs, path[None])(acts)
             assert torch.equal(states[:, number], alone[:, 0])
 
 
@@ -45,7 +45,7 @@ def test_drawn_rollouts_have_the_law_of_plain_steps(network_model):
     obs, acts, path = cases(dynamics, 1, 1, 3)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        fused = dynamics.rollout_blocks(obs, acts, path.expand(20_000, -1), generator)[:, :, 0].double()
+        fused = dynamics.begin_rollout(obs, path.expand(20_000, -1), generator)(acts)[:, :, 0].double()
         plain = ContextDynamics.rollout_blocks(dynamics, obs, acts, path.expand(20_000, -1), generator)[
             :, :, 0
         ].double()
@@ -63,21 +63,42 @@ def test_gradients_and_deep_networks_take_plain_steps(network_model):
     dynamics = network_model().dynamics
     obs, acts, paths = cases(dynamics, 4, 2, 3)
     start = obs.clone().requires_grad_()
-    dynamics.rollout_blocks(start, acts, paths).sum().backward()
+    dynamics.begin_rollout(start, paths)(acts).sum().backward()
     assert start.grad is not None
     assert start.grad.abs().min() > 0
     deep = build_delta_mlp(DeltaMlpConfig(hidden_sizes=[5, 4]), TaskSpec(3, 2, 1))
     obs, acts, paths = cases(deep, 4, 2, 3)
     with torch.no_grad():
         expected = ContextDynamics.rollout_blocks(deep, obs, acts, paths)
-        torch.testing.assert_close(deep.rollout_blocks(obs, acts, paths), expected)
+        torch.testing.assert_close(deep.begin_rollout(obs, paths)(acts), expected)
 
 
 def test_a_context_that_does_not_exist_is_refused(network_model):
     dynamics = network_model().dynamics
-    obs, acts, paths = cases(dynamics, 4, 2, 3)
+    obs, _, paths = cases(dynamics, 4, 2, 3)
     with torch.no_grad(), pytest.raises(DataError, match=r"\[0, 4\)"):
-        dynamics.rollout_blocks(obs, acts, paths + 3)
+        dynamics.begin_rollout(obs, paths + 3)
+
+
+def test_wrong_shapes_are_refused(network_model):
+    dynamics = network_model().dynamics
+    obs, acts, paths = cases(dynamics, 4, 2, 3)
+    with torch.no_grad():
+        with pytest.raises(DataError, match="obs_dim=3"):
+            dynamics.begin_rollout(obs[:2], paths)
+        with pytest.raises(DataError, match=r"\(rows, 3, 2\)"):
+            dynamics.begin_rollout(obs, paths)(acts[:, :2])
+
+
+def test_a_begun_rollout_keeps_its_noise(network_model):
+    dynamics = network_model().dynamics
+    obs, acts, paths = cases(dynamics, 4, 2, 3)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        rollout = dynamics.begin_rollout(obs, paths, generator)
+        first = rollout(acts)
+        assert torch.equal(rollout(acts.flip(0)).flip(2), first)
+        assert not torch.equal(dynamics.begin_rollout(obs, paths, generator)(acts), first)
 
 
 def test_sine_and_cosine_to_single_precision():
