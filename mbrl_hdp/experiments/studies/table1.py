@@ -110,8 +110,8 @@ def _default_floor(records: list[Record]) -> list[str]:
     sizes = sizes_of(records)
     mass = [[_mass(records, size, eps) + ", " + _accuracy(records, size, eps) for size in sizes] for eps in THRESHOLDS]
     text = (
-        "For comparison, third mass and accuracy with the default noise floor of `cartpole`, .05: spare contexts settle "
-        "on what the networks cannot yet fit after 500 steps, and eps = .01 does not remove them. `fit` therefore "
+        "For comparison, third mass and accuracy with the default noise floor of `cartpole`, .05: spare contexts "
+        "settle on what the networks cannot yet fit after 500 steps, and eps = .01 does not remove them. So `fit` "
         "distils at .05 before its noise floor falls."
     )
     return [text, table(["eps", *(f"K={size}" for size in sizes)], _rows(mass))]
