@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.inference.dynamics import Rollout
-from mbrl_hdp.inference.head_kernels import pad_hidden, pad_output
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
-from mbrl_hdp_dynamics.rollout_kernels import as_array, roll_out_deltas
 from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, require_dimensions
 
 
@@ -80,7 +77,10 @@ class DeltaMlpDynamics(StructuredDynamics):
         if generator is not None:
             standard = torch.randn(*paths.shape, self.obs_dim, generator=generator)
             noise = standard * self.noise_std()[paths] * self.target_scaler.scale
-        return DeltaRollout(self, obs, paths, noise)
+        from mbrl_hdp_dynamics.rollout_kernels import DeltaRollout
+
+        networks = self.heads, self.angles, self.input_scaler, self.target_scaler
+        return DeltaRollout(*networks, obs, paths, noise)
 
     def _is_compiled_for(self, obs: Tensor) -> bool:
         """Tell whether the kernel serves: one hidden layer, single precision, CPU, no gradient asked for."""
@@ -90,34 +90,6 @@ class DeltaMlpDynamics(StructuredDynamics):
             and not torch.is_grad_enabled()
             and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
         )
-
-
-class DeltaRollout:
-    """The compiled rollout from one observation on given paths of contexts; call it with plans `rows steps A`."""
-
-    def __init__(self, dynamics: DeltaMlpDynamics, obs: Tensor, paths: Tensor, noise: Tensor | None) -> None:
-        is_angle = np.zeros(len(obs), np.bool_)
-        is_angle[list(dynamics.angles)] = True
-        inputs, targets = dynamics.input_scaler, dynamics.target_scaler
-        (weight, out_weight), (bias, out_bias) = dynamics.heads.weights, dynamics.heads.biases
-        hidden = pad_hidden(as_array(weight), as_array(bias))
-        outputs = pad_output(as_array(out_weight)), as_array(out_bias)
-        scales = [as_array(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
-        shift = obs.new_zeros(*paths.shape, len(obs)) if noise is None else noise
-        self._shape = paths.shape[1], len(paths)
-        self._act_dim = dynamics.act_dim
-        self._start = as_array(obs), as_array(paths)
-        self._networks = is_angle, *scales, hidden, *outputs, as_array(shift), noise is not None
-
-    def __call__(self, acts: Float[Tensor, "rows steps A"]) -> Float[Tensor, "steps paths rows S"]:
-        """Give where every plan leads on every path."""
-        horizon, num_paths = self._shape
-        if acts.shape[1:] != (horizon, self._act_dim):
-            raise DataError(f"plans must be (rows, {horizon}, {self._act_dim}), got {tuple(acts.shape)}")
-        obs, paths = self._start
-        states = acts.new_empty(horizon, num_paths, len(acts), len(obs))
-        roll_out_deltas(obs, as_array(acts), paths, *self._networks, states.numpy())
-        return states
 
 
 def build_delta_mlp(config: DeltaMlpConfig, task: TaskSpec) -> DeltaMlpDynamics:

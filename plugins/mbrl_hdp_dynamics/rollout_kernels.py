@@ -10,11 +10,15 @@ from __future__ import annotations
 from typing import Any, no_type_check
 
 import numpy as np
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrl_hdp.inference.head_kernels import BLOCK, forward_chunk
+from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.head_kernels import BLOCK, forward_chunk, pad_hidden, pad_output
+from mbrl_hdp.inference.heads import ContextHeads
 from mbrl_hdp.probability.kernels import compiled
+from mbrl_hdp_dynamics.scaler import ColumnScaler
 
 Array = NDArray[Any]
 
@@ -90,14 +94,62 @@ def _longest_prefix(paths: Array, path: int) -> tuple[int, int]:
     return twin, length
 
 
-def as_array(tensor: Tensor) -> Array:
-    """Give the numbers of a tensor on the CPU to a kernel; a view where they lie in order."""
+class DeltaRollout:
+    """Where plans lead from one observation on given paths of contexts; call it with plans `rows steps A`.
+
+    Args:
+        heads: networks with one hidden layer that predict the change of the observation.
+        angles: observation columns that the networks see as sine and cosine.
+        inputs: scale of the features.
+        targets: scale of the changes.
+        obs: where all begin.
+        paths: slot that acts on each step of each path.
+        noise: what is added to the observation at each step of each path, in its units; None for expected steps.
+    """
+
+    def __init__(
+        self,
+        heads: ContextHeads,
+        angles: tuple[int, ...],
+        inputs: ColumnScaler,
+        targets: ColumnScaler,
+        obs: Float[Tensor, " S"],
+        paths: Int[Tensor, "paths steps"],
+        noise: Float[Tensor, "paths steps S"] | None,
+    ) -> None:
+        (weight, out_weight), (bias, out_bias) = heads.weights, heads.biases
+        is_angle = np.zeros(len(obs), np.bool_)
+        is_angle[list(angles)] = True
+        scales = [_array(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
+        layers = pad_hidden(_array(weight), _array(bias)), pad_output(_array(out_weight)), _array(out_bias)
+        shift = obs.new_zeros(*paths.shape, len(obs)) if noise is None else noise
+        self._act_dim = len(inputs.centre) - len(obs) - len(angles)
+        self._start = _array(obs), _array(paths)
+        self._networks = is_angle, *scales, *layers, _array(shift), noise is not None
+
+    def __call__(self, acts: Float[Tensor, "rows steps A"]) -> Float[Tensor, "steps paths rows S"]:
+        """Give where every plan leads on every path.
+
+        Raises:
+            DataError: on plans of another length or width.
+        """
+        obs, paths = self._start
+        num_paths, horizon = paths.shape
+        if acts.shape[1:] != (horizon, self._act_dim):
+            raise DataError(f"plans must be (rows, {horizon}, {self._act_dim}), got {tuple(acts.shape)}")
+        states = acts.new_empty(horizon, num_paths, len(acts), len(obs))
+        _roll_out_deltas(obs, _array(acts), paths, *self._networks, states.numpy())
+        return states
+
+
+def _array(tensor: Tensor) -> Array:
+    """Give the numbers of a tensor on the CPU; a view where they lie in order."""
     return tensor.detach().contiguous().numpy()
 
 
 @compiled
 @no_type_check
-def roll_out_deltas(
+def _roll_out_deltas(
     obs: Array,
     acts: Array,
     paths: Array,
