@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -150,3 +150,43 @@ class NothingTracker(ContextTracker):
     def _begin(self, obs: Obs, info: Info | None) -> None: ...
 
     def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None: ...
+
+
+@runtime_checkable
+class ActsOnPacked(Protocol):
+    """What `BeliefAgent` asks of an agent: planners and mbrl-lib's `SACAgent` have it."""
+
+    def act(self, obs: Any) -> Any:
+        """Choose an action for a packed observation."""
+        ...
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        ...
+
+
+class BeliefAgent:
+    """An agent for plain observations: keeps the belief itself and hands packed observations on.
+
+    It stands wherever an mbrl-lib agent does, for instance in `collect(env, agent)`. It never sees `info`, so it takes
+    a `BeliefTracker` or a `NothingTracker`.
+
+    Example:
+        >>> agent = BeliefAgent(make_planner(CemConfig(), model, ...), BeliefTracker(model))
+        >>> data = collect(env, agent, num_episodes=20)
+    """
+
+    def __init__(self, agent: ActsOnPacked, tracker: ContextTracker) -> None:
+        self.agent, self.tracker = agent, tracker
+        self._last_act: Act | None = None
+
+    def reset(self) -> None:
+        """Begin an episode: the next observation is its first."""
+        self._last_act = None
+        self.agent.reset()
+
+    def act(self, obs: Obs) -> Act:
+        """Take in the observation and choose an action."""
+        packed = self.tracker.reset(obs) if self._last_act is None else self.tracker.update(self._last_act, obs)
+        self._last_act = np.asarray(self.agent.act(packed))
+        return self._last_act

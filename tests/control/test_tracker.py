@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mbrl_hdp.control.tracker import BeliefTracker, NothingTracker, TruthTracker
+from mbrl_hdp.control.tracker import BeliefAgent, BeliefTracker, NothingTracker, TruthTracker
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import DataError
 
@@ -69,3 +69,29 @@ def test_a_tracker_must_be_reset_first(affine_model):
 def test_the_seal_sees_a_reader():
     with pytest.raises(AssertionError, match="asked for info"):
         TruthTracker(2, 2).reset(OBS[0], Sealed())
+
+
+class Echo:
+    """Gives the actions of the episode and remembers what it was shown."""
+
+    def __init__(self):
+        self.num_resets = 0
+
+    def reset(self):
+        self.num_resets += 1
+        self.seen, self.acts = [], list(ACT)
+
+    def act(self, obs):
+        self.seen.append(obs)
+        return self.acts.pop(0)
+
+
+def test_an_agent_for_plain_observations_keeps_the_belief(affine_model):
+    model, echo = affine_model(), Echo()
+    agent = BeliefAgent(echo, BeliefTracker(model))
+    for episode in range(2):
+        agent.reset()
+        acts = [agent.act(obs) for obs in OBS[:3]]
+        np.testing.assert_array_equal(acts, ACT)
+        np.testing.assert_array_equal(echo.seen, follow(BeliefTracker(model), None)[:3])
+        assert echo.num_resets == episode + 1
