@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
-from mbrl_hdp.errors import PluginError, did_you_mean
+from mbrl_hdp.errors import MbrlHdpError, PluginError, did_you_mean
 from mbrl_hdp.hooks import specs
 from mbrl_hdp.hooks.specs import KINDS, NAMESPACE, Kind, PluginSpec
 from mbrl_hdp.types import EpisodeSummary, TaskSpec
@@ -65,10 +65,13 @@ class RegisteredPlugin:
         """Build the object; whatever the plugin raises comes back as one clear error.
 
         Raises:
-            PluginError: naming the plugin and its package.
+            ConfigError: a setting that the plugin itself refuses.
+            PluginError: anything else, naming the plugin and its package.
         """
         try:
             return self.spec.build(config, task)
+        except MbrlHdpError:
+            raise  # it says itself which setting is wrong and what to do
         except Exception as error:
             raise PluginError(
                 f"{self.kind} {self.spec.name!r} of plugin {self.source.name!r} (package {self.source.package}) "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mbrl_hdp.errors import PluginError
+from mbrl_hdp.errors import ConfigError, PluginError
 from mbrl_hdp.hooks import PluginSpec, hookimpl, load_registry
 from mbrl_hdp.hooks.registry import PluginSource
 from mbrl_hdp.hooks.specs import KINDS
@@ -148,6 +148,15 @@ def test_two_packages_of_one_entry_point_name():
 def test_build_that_raises_is_named():
     registry = load_registry(sources=[source("bad", plugin(mbrl_hdp_register_priors=[spec(build=build_broken)]))])
     with pytest.raises(PluginError, match=r"prior 'mine'.*'bad'.*bad-package.*no licence for this GPU"):
+        registry.build_prior("mine", TaskSpec(max_contexts=3))
+
+
+def test_a_setting_that_the_plugin_refuses_stays_a_config_error():
+    def refuse(config, task):
+        raise ConfigError("prior.strength must be below 3")
+
+    registry = load_registry(sources=[source("picky", plugin(mbrl_hdp_register_priors=[spec(build=refuse)]))])
+    with pytest.raises(ConfigError, match="prior.strength must be below 3"):
         registry.build_prior("mine", TaskSpec(max_contexts=3))
 
 
