@@ -25,7 +25,7 @@ from mbrl.planning.sac_wrapper import SACAgent
 from numpy.typing import NDArray
 
 from mbrl_hdp.belief.codec import BeliefCodec
-from mbrl_hdp.control.policy import PAPER_SAC, ContextSac, SacConfig
+from mbrl_hdp.control.policy import FAST_SAC, ContextSac, SacConfig
 from mbrl_hdp.control.replay import BeliefReplay, known_beliefs
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.envs.batch import BatchSwitchingEnv
@@ -38,21 +38,18 @@ from mbrl_hdp.settings import check_settings
 
 Act = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
-FAST = dataclasses.replace(PAPER_SAC["cartpole_hard"], tau=0.005, target_update_interval=1)
-"""The profile that was found on seeds 0-2."""
-
 
 def main() -> None:
     configure()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--agent", choices=("fi", "ni"), default="fi")
     parser.add_argument("--seed", type=int, nargs="+", default=[100, 101, 102])
-    parser.add_argument("--warm", type=int, default=50, help="random episodes before learning")
-    parser.add_argument("--epochs", type=int, default=200, help="one episode each")
-    parser.add_argument("--every", type=int, default=25, help="epochs from one evaluation to the next")
+    parser.add_argument("--warm", type=int, default=20, help="random episodes before learning")
+    parser.add_argument("--epochs", type=int, default=60, help="one episode each")
+    parser.add_argument("--every", type=int, default=10, help="epochs from one evaluation to the next")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of SAC")
     args = parser.parse_args()
-    config = _with_settings(FAST, args.set)
+    config = _with_settings(FAST_SAC["cartpole_hard"], args.set)
     cells = []
     for seed in args.seed:
         start = time.perf_counter()

@@ -19,12 +19,12 @@ from torch import Tensor
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.networks import squashed_draw
 from mbrl_hdp.control.replay import PackedBatch
-from mbrl_hdp.control.sac_config import PAPER_SAC, SacConfig
+from mbrl_hdp.control.sac_config import FAST_SAC, PAPER_SAC, SacConfig
 from mbrl_hdp.control.sac_learner import LOG_STD_BOUNDS, SacLearner
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.settings import check_settings
 
-__all__ = ["PAPER_SAC", "ContextSac", "PackedReplay", "SacConfig"]
+__all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "PackedReplay", "SacConfig"]
 
 _UPDATES_AT_ONCE = 50
 """Minibatches that are gathered together; it bounds the memory of a long call of `update`."""
