@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
-import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,11 @@ from jaxtyping import Float
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.experiments.summary import git_commit, versions
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.report.advice import Advice, advise
-
-_PACKAGES = ("mbrl-hdp", "mbrl", "torch", "pyro-ppl", "numpy", "scipy", "numba")
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,8 @@ class FitSummary:
             "switch_delay": truth and truth["switch_delay"],
             "truth": truth,
             **asdict(self.advice),
-            "versions": _versions(),
+            "versions": versions(),
+            "git_commit": git_commit(),
         }
         return _plain(words)
 
@@ -239,16 +237,6 @@ def _truth(summary: FitSummary) -> list[str]:
 
 def _what_to_change(summary: FitSummary) -> list[str]:
     return ["If it looks wrong:", *(f"  - {line}" for line in summary.advice.suggestions)]
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _plain(value: Any) -> Any:
