@@ -17,11 +17,11 @@ from torch import Tensor
 
 from mbrl_hdp.control.model import BeliefModel
 from mbrl_hdp.control.paths import draw_paths
+from mbrl_hdp.control.planner_config import CONTEXT_MODES
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.dynamics import ContextDynamics, Rollout
 
 RewardFn = Callable[[Tensor, Tensor], Tensor]
-CONTEXT_MODES = ("paths", "held")
 # Stock optimisers put NaN at -1e-10, above every negative return; a plan that leaves the numbers must lose instead.
 WORST_VALUE = -1e30
 
