@@ -156,7 +156,7 @@ def test_a_setting_that_the_plugin_refuses_stays_a_config_error():
         raise ConfigError("prior.strength must be below 3")
 
     registry = load_registry(sources=[source("picky", plugin(mbrl_hdp_register_priors=[spec(build=refuse)]))])
-    with pytest.raises(ConfigError, match="prior.strength must be below 3"):
+    with pytest.raises(ConfigError, match="strength must be below 3"):
         registry.build_prior("mine", TaskSpec(max_contexts=3))
 
 
