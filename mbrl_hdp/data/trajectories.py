@@ -83,7 +83,7 @@ class Trajectories:
     terminated: Bool[np.ndarray, "N T"] | None
     allow_missing: bool
 
-    def __init__(  # noqa: PLR0917 - the fields, in their order
+    def __init__(
         self,
         obs: Any,
         act: Any = None,
