@@ -7,48 +7,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.ceiling_agents import Agent, Planned, View, known_gains, most_likely_actuation, run_episodes
-from benchmarks.ceiling_cem import CemConfig, score_plans
+from benchmarks.ceiling_agents import Agent, AgentMaker, View, most_likely_actuation, run_episodes
+from benchmarks.ceiling_cem import score_plans
 from benchmarks.ceiling_filter import ExactFilter
 from benchmarks.ceiling_tasks import Task, draw_episodes
 from mbrl_hdp.envs.chains import FloatArray
 
-_SIZES = (0.3, 0.1, 0.03, 0.01)
+_SIZES = (1.0, 0.3, 0.1, 0.03, 0.01)
 
 
 @dataclass(frozen=True)
 class Refined:
-    """Makes agents that plan an episode by CEM once, then improve its controls by random local changes.
+    """Makes agents that take the controls of one episode of another agent and improve them by random local changes.
 
     Attributes:
-        config: of the planner that gives the first controls, with its controls carried out whatever the contexts are.
+        first: makes the agent that gives the first controls, in an episode with known contexts.
         num_rounds: rounds of the search.
         population: changes tried a round; the best one is kept if it is better.
         num_paths: futures of the context that a blind agent scores a change on, each with its mirror image; 0 where the
             controls are always carried out (the context is known, or nothing it acts on is used).
-        first_free: entries of the action that the planner uses, see `Planned`.
-        free: entries of the action that the search changes.
+        free: entries of the action that the search changes, see `Planned`.
     """
 
-    config: CemConfig
+    first: AgentMaker
     num_rounds: int
     population: int
     num_paths: int = 0
-    first_free: Sequence[float] | None = None
     free: Sequence[float] | None = None
 
     def __call__(self, task: Task, num: int, seed: int) -> Agent:
         """Make an agent for `num` episodes."""
-        controls = self._improved(task, self._planned(task, seed), np.random.default_rng((seed, 2)))
+        controls = self._improved(task, self._first_controls(task, seed), np.random.default_rng((seed, 2)))
 
         def act(view: View) -> FloatArray:
             return task.sent(np.tile(controls[view.step], (num, 1)), most_likely_actuation(task, view.belief))
 
         return act
 
-    def _planned(self, task: Task, seed: int) -> FloatArray:
-        """Give the controls `T A` of the receding-horizon planner."""
-        agent = Planned(self.config, known_gains, self.first_free)(task, 1, seed)
+    def _first_controls(self, task: Task, seed: int) -> FloatArray:
+        """Give the controls `T A` of the first agent."""
+        agent = self.first(task, 1, seed)
         controls: list[FloatArray] = []
 
         def record(view: View) -> FloatArray:
@@ -75,14 +73,14 @@ class Refined:
         return np.concatenate((futures, -futures), axis=1)
 
     def _changes(self, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
-        """Draw changes `N T A`: a shift or noise of random size on a random stretch; the first changes nothing."""
+        """Draw changes `N T A`: a shift or noise on a random stretch of each entry; the first changes nothing."""
         (length, act_dim), num = shape, self.population
-        begin, end = np.sort(rng.integers(0, length + 1, (2, num)), axis=0)
-        end = np.where(rng.random(num) < 0.5, begin + rng.integers(1, 4, num), end)
-        time = np.arange(length)
-        is_inside = (time >= begin[:, None]) & (time < end[:, None])
+        begin, end = np.sort(rng.integers(0, length + 1, (2, num, 1, act_dim)), axis=0)
+        end = np.where(rng.random(end.shape) < 0.5, begin + rng.integers(1, 6, end.shape), end)
+        time = np.arange(length)[:, None]
+        is_inside = (time >= begin) & (time < end)
         shift, noise = rng.standard_normal((num, 1, act_dim)), rng.standard_normal((num, length, act_dim))
         change = np.where(rng.random((num, 1, 1)) < 0.7, shift * rng.integers(0, 2, shift.shape), 0.3 * noise)
-        change *= rng.choice(_SIZES, (num, 1, 1)) * is_inside[:, :, None]
+        change *= rng.choice(_SIZES, shift.shape) * is_inside
         change[0] = 0.0
         return change if self.free is None else change * np.asarray(self.free)

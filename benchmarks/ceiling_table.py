@@ -46,7 +46,7 @@ def summary(returns: FloatArray, num_seeds: int) -> Record:
     """
     by_seed = returns.reshape(-1, num_seeds).mean(axis=0)
     return {
-        "mean": float(returns.mean()),
+        "mean": round(float(returns.mean()), 6) + 0.0,  # no minus zero
         "std": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
         "standard_error": float(by_seed.std(ddof=1) / np.sqrt(num_seeds)) if num_seeds > 1 else 0.0,
         "num_episodes": len(returns),
@@ -151,7 +151,7 @@ _WORDS = """
   stays the chain's own. Every blind episode is run twice, the second time with the contexts exchanged, which is as
   likely; the standard error is over seeds.
 
-The settings were chosen on the seeds 0-9, the numbers are from the seeds in the table. Of several agents in one cell
+The settings were chosen on seeds below 100, the numbers are from the seeds in the table. Of several agents in one cell
 the table above shows the one with the highest mean over the seeds that all have run; all are below. "Contexts right"
 is the share of steps after which the filter names the context that acted, among the steps on which the contexts lead to
 different states (never those with zero steering). "Closest" is the distance of the two cars' centres, "collisions" the

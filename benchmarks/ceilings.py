@@ -34,6 +34,7 @@ from benchmarks.ceiling_agents import (
 )
 from benchmarks.ceiling_cem import CemConfig
 from benchmarks.ceiling_refine import Refined
+from benchmarks.ceiling_straight import Straight
 from benchmarks.ceiling_table import Record, commit_name, load_records, page, save_records, summary
 from benchmarks.ceiling_tasks import TASKS, draw_episodes
 from mbrl_hdp.errors import MbrlHdpError
@@ -65,7 +66,7 @@ def _cartpole_cells() -> list[Cell]:
         Cell("cartpole", "known", "CEM", Planned(CemConfig(10, 256, 16, 6, 1, 0.8), known_gains)),
         Cell("cartpole", "filtered", "CEM, sampled paths", Planned(CemConfig(8, 128, 8, 8, 8, 0.8), open_loop_gains)),
         Cell("cartpole", "filtered", "CEM, late paths", Planned(CemConfig(8, 128, 8, 4, 8, 0.8), late_gains)),
-        Cell("cartpole", "blind", "CEM, sampled paths", Planned(CemConfig(16, 128, 10, 4, 12, 0.8), open_loop_gains)),
+        Cell("cartpole", "blind", "CEM, sampled paths", Planned(CemConfig(20, 160, 12, 5, 10, 0.9), open_loop_gains)),
         Cell("cartpole", "blind", "zero action", Scripted((0.0,)), _SCRIPTED_EPISODES),
     ]
 
@@ -86,22 +87,22 @@ def _drone_cells() -> list[Cell]:
 
 
 def _intersection_cells() -> list[Cell]:
-    short, straight = CemConfig(6, 300, 15, 8, 1, 0.5), CemConfig(20, 200, 20, 5, 1, 0.9)
-    paths = CemConfig(7, 150, 12, 6, 8, 0.6)
+    planned, straight = Planned(CemConfig(6, 300, 15, 8, 1, 0.5), known_gains), Straight()
+    paths = Planned(CemConfig(7, 150, 12, 6, 8, 0.6), open_loop_gains)
     many = _SCRIPTED_EPISODES
     return [
-        Cell("intersection", "known", "CEM", Planned(short, known_gains)),
-        Cell("intersection", "known", "CEM, then search", Refined(short, 500, 128)),
-        Cell("intersection", "filtered", "CEM, sampled paths", Planned(paths, open_loop_gains)),
-        Cell("intersection", "blind", "never steers", Refined(straight, 300, 64, 0, (1, 0), (1, 0)), many),
-        Cell("intersection", "blind", "open loop", Refined(straight, 200, 64, 24, (1, 0)), many),
+        Cell("intersection", "known", "CEM", planned),
+        Cell("intersection", "known", "CEM, then search", Refined(planned, 400, 128)),
+        Cell("intersection", "filtered", "CEM, sampled paths", paths),
+        Cell("intersection", "blind", "never steers", straight, many),
+        Cell("intersection", "blind", "open loop", Refined(straight, 300, 64, 24), many),
     ]
 
 
 CELLS = (*_cartpole_cells(), *_drone_cells(), *_intersection_cells())
 
 
-def run_cell(cell: Cell, seed: int, num_episodes: int) -> Record:
+def run_cell(cell: Cell, seed: int, num_episodes: int, commit: str) -> Record:
     """Run one agent and give its record."""
     task, begin = TASKS[cell.task](), time.perf_counter()
     episodes = draw_episodes(task, range(seed, seed + num_episodes))
@@ -114,7 +115,7 @@ def run_cell(cell: Cell, seed: int, num_episodes: int) -> Record:
         **summary(outcome.returns, num_episodes),
         "accuracy": None if np.isnan(outcome.accuracy) else outcome.accuracy,
         **_reported(outcome),
-        "commit": commit_name(),
+        "commit": commit,
         "wall_time_s": round(time.perf_counter() - begin, 1),
     }
 
@@ -135,7 +136,8 @@ def repr_settings(maker: Any) -> str:
     """Write an agent's settings, its functions by name, on one line."""
     if dataclasses.is_dataclass(maker):
         fields = [(field.name, getattr(maker, field.name)) for field in dataclasses.fields(maker)]
-        return " ".join(f"{name}={repr_settings(value)}" for name, value in fields if value is not None)
+        words = " ".join(f"{name}={repr_settings(value)}" for name, value in fields if value is not None)
+        return f"{type(maker).__name__}({words})"
     return getattr(maker, "__name__", str(maker).replace(" ", ""))
 
 
@@ -152,6 +154,7 @@ def _reported(outcome: Outcome) -> Record:
 
 def run_cells(cells: Sequence[Cell], records: Mapping[str, Record], options: argparse.Namespace) -> dict[str, Record]:
     """Run the cells whose numbers are not on record, writing record and page after each."""
+    commit = commit_name()  # others may commit while this runs
     done = {cell.key: records[cell.key] for cell in CELLS if cell.key in records}
     for number, cell in enumerate(cells, 1):
         num_episodes = options.episodes if cell.num_episodes is None else cell.num_episodes
@@ -159,7 +162,7 @@ def run_cells(cells: Sequence[Cell], records: Mapping[str, Record], options: arg
         is_done = not options.fresh and asked.items() <= done.get(cell.key, {}).items()
         if not is_done:
             print(f"[{number}/{len(cells)}] {cell.key}, {num_episodes} seeds ...", flush=True)
-            done[cell.key] = run_cell(cell, options.seed, num_episodes)
+            done[cell.key] = run_cell(cell, options.seed, num_episodes, commit)
             done = {one.key: done[one.key] for one in CELLS if one.key in done}
             save_records(options.record, done)
         record = done[cell.key]

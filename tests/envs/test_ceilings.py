@@ -21,9 +21,11 @@ from benchmarks.ceiling_agents import (
 from benchmarks.ceiling_cem import CemConfig, score_plans
 from benchmarks.ceiling_filter import ExactFilter, log_likelihoods
 from benchmarks.ceiling_refine import Refined
+from benchmarks.ceiling_straight import Straight, plan_accelerations
 from benchmarks.ceiling_table import best_of, load_records, page, save_records, summary
 from benchmarks.ceiling_tasks import TASKS, draw_episodes, repeat_state
 from mbrl_hdp.envs.chains import MarkovChain
+from mbrl_hdp.envs.intersection_vehicle import IntersectionConfig
 from mbrl_hdp.errors import DataError
 
 TINY = CemConfig(horizon=8, population=48, num_elites=6, num_iterations=3, num_paths=4, noise_color=0.8)
@@ -173,11 +175,36 @@ def test_more_knowledge_gives_more_on_cartpole():
 def test_search_improves_the_planned_episode():
     task = TASKS["intersection"]()
     episodes = draw_episodes(task, [0])
-    config = CemConfig(8, 32, 4, 2, 1, 0.8)
+    first = Planned(CemConfig(8, 32, 4, 2, 1, 0.8), known_gains)
     before, after = (
-        run_episodes(task, episodes, Refined(config, rounds, 32)(task, 1, 0), "known").returns[0] for rounds in (0, 20)
+        run_episodes(task, episodes, Refined(first, rounds, 32)(task, 1, 0), "known").returns[0] for rounds in (0, 20)
     )
     assert before < after < 600.0
+
+
+def test_blind_search_is_scored_on_mirrored_futures():
+    task = TASKS["intersection"]()
+    gains = Refined(Straight(), 1, 1, num_paths=3)._gains(task, np.random.default_rng(0))[0]
+    np.testing.assert_array_equal(gains[3:], -gains[:3])
+    assert gains.shape == (6, 100)
+    assert set(np.unique(gains)) == {-1.0, 1.0}
+
+
+def test_straight_accelerations_beat_every_grid_sequence():
+    config = IntersectionConfig(horizon=6)
+    distance, speed = 0.5, 2.0
+
+    def score(actions):
+        speeds = speed + 0.5 * np.cumsum(actions, axis=-1)
+        speeds = np.concatenate((np.full((*speeds.shape[:-1], 1), speed), speeds[..., :-1]), axis=-1)
+        return np.exp(-np.abs(distance - 0.1 * np.cumsum(speeds, axis=-1)) / 8.0).sum(axis=-1)
+
+    grid = np.array(list(itertools.product(np.linspace(-1, 1, 7), repeat=5)))
+    grid = np.concatenate((grid, np.zeros((len(grid), 1))), axis=1)  # the last action moves nothing
+    planned = plan_accelerations(config, distance, speed, 4)
+    assert np.abs(planned).max() <= 1.0
+    assert score(planned) >= score(grid).max() - 1e-9
+    assert score(planned) > score(np.zeros(6)) + 0.01
 
 
 def test_free_entries_only():
@@ -217,7 +244,7 @@ def test_command_writes_record_and_page_and_resumes(tmp_path, monkeypatch, capsy
     row = next(line for line in text.splitlines() if line.startswith("| intersection | filtered | straight on |"))
     assert "| 2 | 7-8 |" in row
     assert "closest" in row
-    assert "controls=(1.0,1.0,1.0,1.0)" in text
+    assert "Scripted(controls=(1.0,1.0,1.0,1.0))" in text
     before = record.read_text()
     capsys.readouterr()
     assert ceilings.main([*arguments, "--tasks", "drone"]) == 0
