@@ -23,11 +23,19 @@ from mbrl_hdp_dynamics.scaler import ColumnScaler
 Array = NDArray[Any]
 
 _CHUNK = 512
+_VECTOR = 32  # numbers that one pass of an unrolled loop takes
 _MOST_COMPARED = 64
 _TWO_OVER_PI = np.float32(2.0 / np.pi)
 # pi/2 in two parts: the first has few bits, so that its multiples are exact.
 _HALF_PI_HIGH = np.float32(1.5703125)
 _HALF_PI_LOW = np.float32(np.pi / 2 - 1.5703125)
+
+
+@compiled
+@no_type_check
+def _rounded_up(rows: int) -> int:
+    """Give the width that `rows` take: what is left over after whole vectors would be computed one by one."""
+    return (rows + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
 @compiled
@@ -57,26 +65,37 @@ def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
 @compiled
 @no_type_check
 def _load_features(
-    state: Array, acts: Array, first: int, step: int, is_angle: Array, centre: Array, factor: Array, x: Array, rows: int
+    state: Array,
+    acts: Array,
+    first: int,
+    step: int,
+    is_angle: Array,
+    centre: Array,
+    factor: Array,
+    x: Array,
+    width: int,
 ) -> None:
     """Fill x with the scaled features: observations (angles as sine and cosine), actions, one."""
     column = 0
     for s in range(state.shape[0]):
         if is_angle[s]:
-            _sine_cosine(state[s], x[column], x[column + 1], rows)
+            _sine_cosine(state[s], x[column], x[column + 1], width)
             column += 2
         else:
-            for r in range(rows):
+            for r in range(width):
                 x[column, r] = state[s, r]
             column += 1
+    rows = min(width, acts.shape[0] - first)
     for a in range(acts.shape[2]):
         for r in range(rows):
             x[column, r] = acts[first + r, step, a]
+        for r in range(rows, width):
+            x[column, r] = 0
         column += 1
     for i in range(column):
-        for r in range(rows):
+        for r in range(width):
             x[i, r] = (x[i, r] - centre[i]) * factor[i]
-    for r in range(rows):
+    for r in range(width):
         x[column, r] = 1
 
 
@@ -186,7 +205,7 @@ def _roll_out_deltas(
         states: receives the result, `H P C S`.
     """
     num_plans, horizon, _ = acts.shape
-    chunk = min(_CHUNK, num_plans)
+    chunk = min(_CHUNK, _rounded_up(num_plans))
     x = np.zeros((affine.shape[2], chunk), affine.dtype)
     state = np.empty((obs.shape[0], chunk), affine.dtype)
     mean = np.empty((obs.shape[0], chunk), affine.dtype)
@@ -199,15 +218,19 @@ def _roll_out_deltas(
                     states[h, p, r, s] = states[h, twin, r, s]
         for first in range(0, num_plans, chunk):
             rows = min(chunk, num_plans - first)
+            width = _rounded_up(rows)
             for s in range(obs.shape[0]):
-                for r in range(rows):
-                    state[s, r] = states[num_shared - 1, p, first + r, s] if num_shared else obs[s]
+                for r in range(width):
+                    state[s, r] = obs[s]
+                for r in range(rows if num_shared else 0):
+                    state[s, r] = states[num_shared - 1, p, first + r, s]
             for h in range(num_shared, horizon):
                 k = paths[p, h]
-                _load_features(state, acts, first, h, is_angle, in_centre, in_factor, x, rows)
-                forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, rows)
+                _load_features(state, acts, first, h, is_angle, in_centre, in_factor, x, width)
+                forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, width)
                 for s in range(obs.shape[0]):
                     shift = out_centre[s] + noise[p, h, s]
-                    for r in range(rows):
+                    for r in range(width):
                         state[s, r] += shift + mean[s, r] * out_scale[s]
+                    for r in range(rows):
                         states[h, p, first + r, s] = state[s, r]
