@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -80,18 +81,14 @@ class Planner(TrajectoryOptimizerAgent):
         self, obs: Float[np.ndarray, " W"], optimizer_callback: Callable[..., None] | None = None, **_: Any
     ) -> Float[np.ndarray, " A"]:
         """Choose an action for a packed observation [obs, belief]."""
-        with self.model_env.one_plan(), torch.random.fork_rng(devices=[]):
-            torch.random.set_rng_state(self._stream)
+        with self._planning():
             act: Float[np.ndarray, " A"] = super().act(obs, optimizer_callback)
-            self._stream = torch.random.get_rng_state()
         return act
 
     def plan(self, obs: Float[np.ndarray, " W"], **_: Any) -> Float[np.ndarray, "H A"]:
         """Give a whole plan for a packed observation."""
-        with self.model_env.one_plan(), torch.random.fork_rng(devices=[]):
-            torch.random.set_rng_state(self._stream)
+        with self._planning():
             plan: Float[np.ndarray, "H A"] = super().plan(obs)
-            self._stream = torch.random.get_rng_state()
         return plan
 
     def reset(self, planning_horizon: int | None = None) -> None:
@@ -124,19 +121,34 @@ class Planner(TrajectoryOptimizerAgent):
         Raises:
             CheckpointError: if it belongs to another planner.
         """
-        missing = {"stream", "model_generator", "previous_solution", "queued_actions"} - set(state)
-        if missing or state["previous_solution"].shape != self.optimizer.previous_solution.shape:
-            raise CheckpointError(
-                "the saved planner has other settings (planner, horizon or actions); resume with those it began with"
-            )
+        self._check_state(state)
         self.reset()
         self._stream = state["stream"].clone()
         self.model_env.generator.set_state(state["model_generator"])
         self.optimizer.previous_solution = state["previous_solution"].clone()
         self.actions_to_use.extend(state["queued_actions"].numpy().copy())
-        for key, value in state.items():
-            if key.startswith("optimizer."):
-                setattr(self.optimizer.optimizer, key.removeprefix("optimizer."), value.clone())
+        for name, value in _optimizer_part(state).items():
+            setattr(self.optimizer.optimizer, name, value.clone())
+
+    def _check_state(self, state: Mapping[str, Tensor]) -> None:
+        missing = {"stream", "model_generator", "previous_solution", "queued_actions"} - set(state)
+        known = vars(self._fresh_optimizer)
+        if (
+            missing
+            or state["previous_solution"].shape != self.optimizer.previous_solution.shape
+            or any(name not in known for name in _optimizer_part(state))
+        ):
+            raise CheckpointError(
+                "the saved planner has other settings (planner, horizon or actions); resume with those it began with"
+            )
+
+    @contextmanager
+    def _planning(self) -> Iterator[None]:
+        """Draw one plan's context paths once, and let the global generator be this planner's stream meanwhile."""
+        with self.model_env.one_plan(), torch.random.fork_rng(devices=[]):
+            torch.random.set_rng_state(self._stream)
+            yield
+            self._stream = torch.random.get_rng_state()
 
     def _carried(self) -> dict[str, Tensor]:
         """Give the optimiser's tensors; every optimiser of mbrl-lib keeps what it carries over in such."""
@@ -145,6 +157,11 @@ class Planner(TrajectoryOptimizerAgent):
 
     def _evaluate(self, obs: Float[np.ndarray, " W"], plans: Float[Tensor, "C H A"]) -> Float[Tensor, " C"]:
         return self.model_env.evaluate_action_sequences(plans, obs, self.config.num_particles)
+
+
+def _optimizer_part(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = "optimizer."
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
 def make_planner(
@@ -176,6 +193,8 @@ def make_planner(
         ConfigError: on settings out of range, unbounded actions or an optimiser that cannot be imported or built.
     """
     check_settings(config, "planner")
+    if config.replan_freq > config.horizon:
+        raise ConfigError(f"planner.replan_freq={config.replan_freq} exceeds planner.horizon={config.horizon}")
     if isinstance(config, CustomConfig):
         _check_class(config.optimizer)
     if not (np.isfinite(act_low).all() and np.isfinite(act_high).all()):

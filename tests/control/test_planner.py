@@ -65,6 +65,7 @@ def test_every_planner_finds_nearly_the_best_plan(affine_model, name):
 
 def test_one_context_is_plain_mbrl_lib_cem(affine_model):
     model = affine_model(initial=(1.0,), transition=((1.0,),), slots=(0,), max_contexts=1, noise_std=0.0)
+    # Fast evaluation, packed observations and a stream of its own against the plain agent: same seeds, same plans.
     ours = planner_of(CustomConfig(horizon=5, num_particles=2, kwargs=dict(STOCK_CEM)), model, seed=7)
     spaces = SimpleNamespace(observation_space=Box(-9, 9, (2,)), action_space=Box(-1.0, 1.0, (1,)))
     plain_env = mbrl.models.ModelEnv(spaces, model, never, reward, torch.Generator().manual_seed(0))
@@ -154,6 +155,10 @@ def test_a_state_of_another_planner_is_refused(affine_model):
         planner.load_state_dict(planner_of(CemConfig(horizon=5), affine_model()).state_dict())
     with pytest.raises(CheckpointError, match="other settings"):
         planner.load_state_dict({})
+    icem = planner_of(IcemConfig(horizon=4), affine_model())
+    icem.act(PACKED)
+    with pytest.raises(CheckpointError, match="other settings"):
+        planner.load_state_dict(icem.state_dict())
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -294,6 +299,7 @@ def test_random_shooting_stays_within_bounds_and_takes_the_best(color):
         (CemConfig(noise_color=1.0), "planner.noise_color must be below 1"),
         (CemConfig(context_mode="path"), "did you mean 'paths'"),
         (CemConfig(num_elites=200), "planner.num_elites=200 exceeds planner.population_size=128"),
+        (CemConfig(horizon=3, replan_freq=4), "planner.replan_freq=4 exceeds planner.horizon=3"),
         (CustomConfig(optimizer="mbrl.planning.NoSuch"), "planner.optimizer='mbrl.planning.NoSuch' cannot be imported"),
         (CustomConfig(optimizer="no_such_package.Thing"), "cannot be imported"),
         (CustomConfig(optimizer="nothing"), "cannot be imported"),
