@@ -10,7 +10,9 @@ from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Settings, Stu
 
 LIMIT = 0.05
 CONCENTRATIONS = (100.0, 1000.0)
-SEEDS = range(100, 105)
+SEEDS = range(100, 110)
+# The paper's concentration is only reported.
+_FEW = 3
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
@@ -19,7 +21,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     return [
         fit_settings(size, seed, is_quick, prior=_prior(concentration))
         for concentration in CONCENTRATIONS
-        for seed in seeds or own
+        for seed in seeds or (own if concentration == CONCENTRATIONS[0] else own[:_FEW])
     ]
 
 
@@ -66,17 +68,20 @@ def page(records: list[Record]) -> Page:
 
 
 def _gates(records: list[Record]) -> list[Gate]:
-    default = [abs(bias(record)) for record in records if concentration_of(record) == CONCENTRATIONS[0]]
+    default = [bias(record) for record in records if concentration_of(record) == CONCENTRATIONS[0]]
     if not default:
         return []
-    is_met = max(default) <= LIMIT if len(default) >= len(SEEDS) else None
+    is_whole = len(default) >= len(SEEDS)
+    middle, largest = abs(mean(default)), max(map(abs, default))
+    found = f"{len(default)} seeds"
     return [
-        Gate(
-            "row_concentration 100: within 5 % on every seed",
-            f"largest {100 * max(default):.1f} %, {len(default)} seeds",
-            is_met,
-        )
+        Gate("row_concentration 100: mean bias within 5 %", f"{100 * middle:.2f} %, {found}", _met(middle, is_whole)),
+        Gate("the same on every seed", f"largest {100 * largest:.2f} %, {found}", _met(largest, is_whole)),
     ]
+
+
+def _met(value: float, is_whole: bool) -> bool | None:
+    return value <= LIMIT if is_whole else None
 
 
 STUDY = Study("chain_bias", "The learned chain switches as often as the data", cells, run_fit, page, reads=("robust",))

@@ -22,9 +22,10 @@ PAPER: dict[float, dict[int, float]] = {
 
 
 # Runs of the table keep a high noise floor: below it, spare contexts settle on what the networks cannot yet fit, hold
-# more than 1 % of the time and are rightly not distilled at eps = .01. `page` shows the default floor beside it.
+# more than 1 % of the time and are rightly not distilled at eps = .01. `page` shows a low floor beside it.
 STD_FLOOR = 0.3
-_DEFAULT_FLOOR_SIZES = (5, 10)
+LOW_FLOOR = 0.05
+_LOW_FLOOR_SIZES = (5, 10)
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
@@ -35,17 +36,17 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
         return [_cell(size, seed) for seed in seeds for size in SIZES]
     first = [_cell(size, seed) for seed in _FEW for size in SIZES if size <= 20]
     rest = [_cell(size, seed) for seed in _MANY if seed not in _FEW for size in SIZES if size <= 20]
-    default_floor = [_cell(size, _FEW[0], std_floor=None) for size in _DEFAULT_FLOOR_SIZES]
-    return first + rest + [_cell(100, seed) for seed in _FEW] + default_floor
+    low_floor = [_cell(size, _FEW[0], std_floor=LOW_FLOOR) for size in _LOW_FLOOR_SIZES]
+    return first + rest + [_cell(100, seed) for seed in _FEW] + low_floor
 
 
-def _cell(size: int, seed: int, is_quick: bool = False, std_floor: float | None = STD_FLOOR) -> Settings:
-    dynamics = {"name": "cartpole"} | ({} if std_floor is None else {"std_floor": std_floor})
+def _cell(size: int, seed: int, is_quick: bool = False, std_floor: float = STD_FLOOR) -> Settings:
+    dynamics = {"name": "cartpole", "std_floor": std_floor}
     return fit_settings(size, seed, is_quick, dynamics=dynamics) | {"thresholds": list(THRESHOLDS)}
 
 
-def with_floor(records: list[Record], std_floor: float | None = STD_FLOOR) -> list[Record]:
-    """Give the records of one noise floor; None is the default of `cartpole`."""
+def with_floor(records: list[Record], std_floor: float = STD_FLOOR) -> list[Record]:
+    """Give the records of one noise floor."""
     return [record for record in records if record.settings["dynamics"].get("std_floor") == std_floor]
 
 
@@ -78,7 +79,7 @@ def sizes_of(records: list[Record]) -> list[int]:
 
 def page(records: list[Record]) -> Page:
     """Lay the table beside the paper's."""
-    default_floor = with_floor(records, None)
+    low_floor = with_floor(records, LOW_FLOOR)
     records = with_floor(records)
     sizes = sizes_of(records)
     columns = ["eps", *(f"K={size}" for size in sizes)]
@@ -90,7 +91,9 @@ def page(records: list[Record]) -> Page:
         [
             "Third-largest stationary mass of the mean chain before masking and extraction, median over seeds (largest)"
             ", ours / paper's. One run a cell (schedule `tempered`, no restarts, no polish, noise floor "
-            f"{STD_FLOOR} of the targets' spread); runs share everything before distillation begins and branch there.",
+            f"{STD_FLOOR} of the targets' spread); runs share everything before distillation begins and branch there. "
+            "The floor was chosen on seed 100 (.05, .2, .3 and .4 were tried at K = 5 or 20, eps = .01); the other seeds "
+            "were not looked at for it.",
             table(columns, _rows(mass) + seeds),
             f"Smoothed aligned accuracy on 100 held-out trajectories: median (least), and runs above {SUCCESS}. The "
             "paper gives none; the mass alone cannot see a wrong fit.",
@@ -98,21 +101,20 @@ def page(records: list[Record]) -> Page:
             "Both rules: third of the shared weights beta, median; how often beta and the stationary law, each cut at "
             "0.02, keep the same number of contexts.",
             table(columns, _rows(weight)),
-            *_default_floor(default_floor),
+            *_low_floor(low_floor),
         ]
     )
     return Page(body, _gates(records, sizes))
 
 
-def _default_floor(records: list[Record]) -> list[str]:
+def _low_floor(records: list[Record]) -> list[str]:
     if not records:
         return []
     sizes = sizes_of(records)
     mass = [[_mass(records, size, eps) + ", " + _accuracy(records, size, eps) for size in sizes] for eps in THRESHOLDS]
     text = (
-        "For comparison, third mass and accuracy with the default noise floor of `cartpole`, .05: spare contexts "
-        "settle on what the networks cannot yet fit after 500 steps, and eps = .01 does not remove them. So `fit` "
-        "distils at .05 before its noise floor falls."
+        f"For comparison, third mass and accuracy with a noise floor of {LOW_FLOOR}: spare contexts settle on what the "
+        "networks cannot yet fit after 500 steps, and eps = .01 does not remove them."
     )
     return [text, table(["eps", *(f"K={size}" for size in sizes)], _rows(mass))]
 
