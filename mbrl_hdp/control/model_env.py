@@ -18,7 +18,7 @@ from torch import Tensor
 from mbrl_hdp.control.model import BeliefModel
 from mbrl_hdp.control.paths import draw_paths
 from mbrl_hdp.control.planner_config import CONTEXT_MODES
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.inference.dynamics import ContextDynamics, Rollout
 
 RewardFn = Callable[[Tensor, Tensor], Tensor]
@@ -104,7 +104,15 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             action_sequences: the plans.
             initial_state: packed [obs, belief].
             num_particles: number of context paths P.
+
+        Raises:
+            DataError: if the start is not one packed vector.
         """
+        if initial_state.shape != (self.dynamics_model.codec.width,):
+            raise DataError(
+                f"plans start from one packed vector [obs, belief] of width {self.dynamics_model.codec.width}, "
+                f"got shape {initial_state.shape}"
+            )
         shape = (num_particles, action_sequences.shape[1])
         with torch.no_grad():
             start = self._start

@@ -12,7 +12,7 @@ from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.model import BeliefModel, FilteringBeliefModel
 from mbrl_hdp.control.model_env import WORST_VALUE, BeliefModelEnv
 from mbrl_hdp.control.paths import draw_paths
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import ConfigError, DataError
 
 START = np.array([0.4, -0.6], dtype=np.float32)
 BELIEF = np.array([0.0, 0.7, 0.0, 0.3], dtype=np.float32)
@@ -227,3 +227,8 @@ def test_one_context_imagines_as_plain_mbrl_lib(affine_model):
 def test_unknown_context_modes_are_refused(affine_model):
     with pytest.raises(ConfigError, match=r"planner\.context_mode"):
         make_env(affine_model(), context_mode="both")
+
+
+def test_a_plan_starts_from_one_packed_vector(affine_model):
+    with pytest.raises(DataError, match=r"of width 6, got shape \(2,\)"):
+        make_env(affine_model()).evaluate_action_sequences(PLAN[None], START, 2)
