@@ -92,8 +92,8 @@ def page(records: list[Record]) -> Page:
             "Third-largest stationary mass of the mean chain before masking and extraction, median over seeds (largest)"
             ", ours / paper's. One run a cell (schedule `tempered`, no restarts, no polish, noise floor "
             f"{STD_FLOOR} of the targets' spread); runs share everything before distillation begins and branch there. "
-            "The floor was chosen on seed 100 (.05, .2, .3 and .4 were tried at K = 5 or 20, eps = .01); the other seeds "
-            "were not looked at for it.",
+            "The floor was chosen on seed 100 (.05, .2, .3 and .4 were tried at K = 5 or 20, eps = .01), no other "
+            "seed was looked at for it.",
             table(columns, _rows(mass) + seeds),
             f"Smoothed aligned accuracy on 100 held-out trajectories: median (least), and runs above {SUCCESS}. The "
             "paper gives none; the mass alone cannot see a wrong fit.",
