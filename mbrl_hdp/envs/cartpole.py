@@ -180,6 +180,7 @@ class CartPoleSwingUp(gymnasium.Env[FloatArray, NDArray[np.float32]]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
+    angle_columns = (2,)  # policies see the sine and cosine of these columns
     force = _CoreParameter("force")
     gravity = _CoreParameter("gravity")
     friction = _CoreParameter("friction")

@@ -43,6 +43,7 @@ class DroneTakeOff(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012
+    angle_columns = (3, 4, 5)  # policies see the sine and cosine of these columns
 
     def __init__(
         self, config: DroneConfig | None = None, backend: str = "pybullet", render_mode: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from mbrl_hdp.experiments.budget import Budget
 from mbrl_hdp.experiments.episodes import Record
 from mbrl_hdp.experiments.tasks import Task
 from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.settings import setting
 
 Vector = np.ndarray[Any, Any]
 
@@ -32,17 +33,28 @@ class CemAgentConfig:
 
 
 @dataclass
-class BeliefSacConfig(SacConfig):
+class QuickSacConfig(SacConfig):
+    """SAC with the two settings that need fewer episodes than the paper's (`python -m benchmarks.sac_reference`).
+
+    The paper's own numbers are in conf/experiment/. Angles that the environment names are added to `angle_columns`.
+    """
+
+    temperature_lr: float = setting(3e-4, "learning rate of the temperature", above=0.0)
+    target_update_interval: int = setting(1, "updates from one update of the targets to the next", at_least=1)
+
+
+@dataclass
+class BeliefSacConfig(QuickSacConfig):
     """C-SAC: a policy on the observation and the belief."""
 
 
 @dataclass
-class FullInformationSacConfig(SacConfig):
+class FullInformationSacConfig(QuickSacConfig):
     """FI-SAC: a policy that is told the true context."""
 
 
 @dataclass
-class NoInformationSacConfig(SacConfig):
+class NoInformationSacConfig(QuickSacConfig):
     """NI-SAC: a policy that sees the observation alone."""
 
 
@@ -173,6 +185,7 @@ class SacPolicyAgent(Agent):
             raise ConfigError(f"agent=fi_sac needs an environment with known contexts; {task.name} reports none")
         width = max_contexts if self.needs_model else (task.num_contexts or 0) if self.is_told else 0
         codec = BeliefCodec(task.obs_dim, width)
+        config = replace(config, angle_columns=sorted({*config.angle_columns, *task.angle_columns}))
         total = budget.warm_agent_updates + (budget.num_epochs - 1) * budget.agent_updates
         self.sac = ContextSac(codec, task.action_space, config, seed, total_updates=total)
         self.replay = BeliefReplay(codec, task.act_dim, seed=seed)

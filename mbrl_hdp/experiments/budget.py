@@ -66,7 +66,9 @@ _TABLE: dict[tuple[str, str, str], Budget] = {
     ("fast", "mpc", "cartpole"): replace(_MPC_PAPER, num_epochs=4, model_steps=100),
     ("fast", "mpc", "intersection"): replace(_MPC_PAPER, warm_episodes=200, num_epochs=3, model_steps=50),
     ("fast", "mpc", "drone"): replace(_MPC_PAPER, warm_episodes=200, num_epochs=3, model_steps=60, model_batch=50),
-    ("fast", "sac", "cartpole"): replace(_SAC_PAPER, num_epochs=400, model_steps=50, model_every=20, model_batch=100),
+    ("fast", "sac", "cartpole"): replace(
+        _SAC_PAPER, num_epochs=150, model_steps=50, model_every=20, model_batch=100, agent_updates=400, eval_every=10
+    ),
     ("fast", "sac", "intersection"): replace(
         _SAC_PAPER, warm_episodes=200, model_steps=50, model_every=20, model_batch=50, agent_updates=100
     ),

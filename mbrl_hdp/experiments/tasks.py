@@ -28,6 +28,7 @@ class Task:
         termination_fn: batched termination of action and next observation.
         num_contexts: number of true contexts, None where the environment has none to tell.
         dt: seconds per step, None where unknown.
+        angle_columns: columns of an observation that are angles.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Task:
     termination_fn: RewardFn
     num_contexts: int | None
     dt: float | None
+    angle_columns: tuple[int, ...] = ()
 
     @property
     def obs_dim(self) -> int:
@@ -83,6 +85,7 @@ def make_task(name: str, env_id: str, kwargs: dict[str, Any], reward: str | None
         termination_fn=_attribute(env, "termination_fn") or _never,
         num_contexts=_num_contexts(env),
         dt=_attribute(env, "dt"),
+        angle_columns=tuple(_attribute(env, "angle_columns") or ()),
     )
 
 

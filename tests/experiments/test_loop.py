@@ -10,7 +10,7 @@ import torch
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.experiments.budget import BudgetConfig, budget_for
 from mbrl_hdp.experiments.checkpoint import latest_snapshot
-from mbrl_hdp.experiments.config import check_config, load_config
+from mbrl_hdp.experiments.config import check_config, config_dir, load_config
 from mbrl_hdp.experiments.loop import start_run, train
 from mbrl_hdp.hooks import load_registry
 
@@ -205,3 +205,16 @@ class TestCommands:
         assert "stands alone" in capsys.readouterr().err
         assert main(["evaluate", str(tmp_path)]) == 2
         assert main(["evaluate", str(tmp_path), "--episodes", "0"]) == 2
+
+
+@pytest.mark.parametrize("preset", sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml")))
+def test_presets_of_the_paper_compose(preset):
+    config = check_config(load_config([f"experiment={preset}"]))
+    assert preset == f"{config.env.name}_{config.agent.name}"
+    assert config.profile == "paper"
+    assert config.prior.row_concentration == 1000.0
+
+
+def test_angles_reach_the_policy_as_sine_and_cosine():
+    config, registry = typed("agent=ni_sac")
+    assert start_run(config, registry).agent.sac.config.angle_columns == [2]
