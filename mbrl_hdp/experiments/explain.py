@@ -48,7 +48,10 @@ def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str
 
 
 def _groups(compose: Compose) -> dict[str, list[str]]:
-    """Give the groups that this configuration knows (`fit` has no `env`) with their options."""
+    """Give the groups that this configuration knows (`fit` has no `env`) with their options.
+
+    Presets (`experiment`) write into the whole configuration, so they are no key of it.
+    """
     loader: ConfigLoader = GlobalHydra.instance().config_loader()
     names = loader.get_group_options("", results_filter=ObjectType.GROUP)
     groups = {name: loader.get_group_options(name) for name in names if not name.startswith("hydra")}
@@ -56,7 +59,8 @@ def _groups(compose: Compose) -> dict[str, list[str]]:
         defaults = compose([])
     except (HydraException, OmegaConfBaseException):
         return groups
-    return {name: options for name, options in groups.items() if name in defaults}
+    known = {*defaults, *(("experiment",) if "env" in defaults else ())}
+    return {name: options for name, options in groups.items() if name in known}
 
 
 def _explain_group(override: Override, groups: dict[str, list[str]]) -> str | None:
