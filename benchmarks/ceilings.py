@@ -88,7 +88,7 @@ def _drone_cells() -> list[Cell]:
 
 def _intersection_cells() -> list[Cell]:
     planned, straight = Planned(CemConfig(6, 300, 15, 8, 1, 0.5), known_gains), Straight()
-    paths = Planned(CemConfig(7, 150, 12, 6, 8, 0.6), open_loop_gains)
+    paths = Planned(CemConfig(8, 150, 8, 6, 8, 0.6), open_loop_gains)
     many = _SCRIPTED_EPISODES
     return [
         Cell("intersection", "known", "CEM", planned),
