@@ -105,9 +105,8 @@ def evaluate(words: list[str]) -> int:
 
     result = evaluate_run(Path(options.run), options.episodes)
     low, high = result.return_ci
-    print(
-        f"return {result.return_mean:.2f} +- {result.return_std:.2f} (95 % interval of the mean {low:.2f} to {high:.2f})"
-    )
+    spread = f"{result.return_mean:.2f} +- {result.return_std:.2f}"
+    print(f"return {spread}, 95 % interval of the mean {low:.2f} to {high:.2f}")
     if result.context_accuracy is not None:
         print(f"context accuracy {result.context_accuracy:.3f}, switch delay {result.switch_delay or 0.0:.2f} steps")
     return 0
