@@ -88,12 +88,14 @@ def _drone_cells() -> list[Cell]:
 
 def _intersection_cells() -> list[Cell]:
     planned, straight = Planned(CemConfig(6, 300, 15, 8, 1, 0.5), known_gains), Straight()
-    paths = Planned(CemConfig(8, 150, 8, 6, 8, 0.6), open_loop_gains)
+    seven = Planned(CemConfig(7, 150, 12, 6, 8, 0.6), open_loop_gains)
+    eight = Planned(CemConfig(8, 150, 8, 6, 8, 0.6), open_loop_gains)
     many = _SCRIPTED_EPISODES
     return [
         Cell("intersection", "known", "CEM", planned),
         Cell("intersection", "known", "CEM, then search", Refined(planned, 400, 128)),
-        Cell("intersection", "filtered", "CEM, sampled paths", paths),
+        Cell("intersection", "filtered", "CEM, sampled paths, horizon 7", seven),
+        Cell("intersection", "filtered", "CEM, sampled paths, horizon 8", eight),
         Cell("intersection", "blind", "never steers", straight, many),
         Cell("intersection", "blind", "open loop", Refined(straight, 300, 64, 24), many),
     ]
