@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import statistics
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,12 @@ def play(name: str, model: ContextModel, seeds: list[int], num_episodes: int) ->
     return Result(name, config, np.concatenate(returns), statistics.median(times))
 
 
+def commit() -> str:
+    """Name the commit that is checked out."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
+
+
 def markdown(results: list[Result], source: str, seeds: list[int], num_episodes: int) -> str:
     """Give the table as a page."""
     rows = [" | ".join(result.cells()) for result in results]
@@ -102,7 +109,7 @@ def markdown(results: list[Result], source: str, seeds: list[int], num_episodes:
             "|---|---|---|---|---|",
             *[f"| {row} |" for row in rows],
             "",
-            "Written by `python -m benchmarks.planner_table`.",
+            f"Written by `python -m benchmarks.planner_table` at commit {commit()}.",
             "",
         ]
     )
