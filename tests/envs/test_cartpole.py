@@ -194,7 +194,7 @@ def test_a_thousand_random_episodes(kwargs):
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_presets(path):
     preset = yaml.safe_load(path.read_text())
-    assert set(preset) == {"name", "id", "kwargs", "reward"}
+    assert set(preset) == {"defaults", "name", "id", "kwargs", "reward"}
     assert preset["name"] == path.stem
     assert preset["reward"] is None
     env = gymnasium.make(preset["id"], **preset["kwargs"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mbrl_hdp.errors import ConfigError, PluginError
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.testing import check_distiller
 from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
@@ -64,5 +64,5 @@ def test_a_zero_threshold_keeps_all():
 
 @pytest.mark.parametrize("value", [-0.1, 1.0])
 def test_thresholds_out_of_range_are_refused_by_key(value):
-    with pytest.raises(PluginError, match=r"distillation\.train_threshold must be"):
+    with pytest.raises(ConfigError, match=r"distillation\.train_threshold must be"):
         load_registry().build_distiller("stationary", TaskSpec(3), ThresholdConfig(train_threshold=value))

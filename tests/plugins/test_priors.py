@@ -9,7 +9,7 @@ import torch
 from pyro import poutine
 from torch.distributions import Dirichlet, kl_divergence
 
-from mbrl_hdp.errors import PluginError
+from mbrl_hdp.errors import ConfigError, PluginError
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.elbo import prior_kl
 from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, PermutablePrior, StartablePrior
@@ -63,11 +63,11 @@ def test_a_prior_without_a_guide_passes_the_conformance_check(size):
 
 
 def test_out_of_range_settings_are_refused_by_key():
-    with pytest.raises(PluginError, match=r"prior\.row_concentration must be above 0"):
+    with pytest.raises(ConfigError, match=r"prior\.row_concentration must be above 0"):
         load_registry().build_prior("hdp", TaskSpec(3), HdpConfig(row_concentration=-1.0))
-    with pytest.raises(PluginError, match="did you mean 'beta'"):
+    with pytest.raises(ConfigError, match="did you mean 'beta'"):
         load_registry().build_prior("hdp", TaskSpec(3), HdpConfig(top_posterior="betta"))
-    with pytest.raises(PluginError, match="max_contexts must be at least 1"):
+    with pytest.raises(ConfigError, match="max_contexts must be at least 1"):
         load_registry().build_prior("mle", TaskSpec(0))
 
 
