@@ -1,4 +1,7 @@
-"""Run every benchmark: `python -m benchmarks [name ...]`. Exit code 1 if a target is missed."""
+"""Run every benchmark: `python -m benchmarks [--write] [name ...]`. Exit code 1 if a target is missed.
+
+`--write` also records the table in docs/results/benchmarks.md, with the machine's load and the commit.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import importlib
 import pkgutil
+import platform
 import sys
+from pathlib import Path
 
 import benchmarks
 from benchmarks.report import Row
@@ -16,8 +21,9 @@ from mbrl_hdp.report.tables import print_table
 from mbrl_hdp.runtime import configure
 
 
-def main(names: list[str]) -> int:
+def main(words: list[str]) -> int:
     configure()
+    names = [word for word in words if word != "--write"]
     known = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name.startswith("bench_")]
     chosen = [name for name in known if not names or name.removeprefix("bench_") in names]
     if names and len(chosen) < len(names):
@@ -38,8 +44,33 @@ def main(names: list[str]) -> int:
         ]
         for row in rows
     ]
-    print_table("Benchmarks (one thread)", ["", "what", "ours", "peer", "theirs", "ratio", "target"], cells)
+    columns = ["", "what", "ours", "peer", "theirs", "ratio", "target"]
+    print_table("Benchmarks (one thread)", columns, cells)
+    if "--write" in words:
+        _write(columns[1:], [row[1:] for row in cells])
     return 0 if all(row.is_met for row in rows) else 1
+
+
+def _write(columns: list[str], rows: list[list[str]]) -> None:
+    from mbrl_hdp.experiments.summary import git_commit
+
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `python -m benchmarks --write`; do not edit. One thread, ours and the peer in turns in one run: read the",
+        "ratios (peer / ours), not the times.",
+        "",
+        f"Commit {git_commit()}, Python {platform.python_version()} on {platform.system()} {platform.machine()}, "
+        f"{os.cpu_count()} cores, load average at the end {load}.",
+        "",
+        "| " + " | ".join(columns) + " |",
+        "|" + " --- |" * len(columns),
+        *["| " + " | ".join(row) + " |" for row in rows],
+        "",
+    ]
+    path = Path(__file__).resolve().parents[1] / "docs" / "results" / "benchmarks.md"
+    path.write_text("\n".join(lines))
 
 
 if __name__ == "__main__":
