@@ -58,8 +58,8 @@ def _write(columns: list[str], rows: list[list[str]]) -> None:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python -m benchmarks --write`; do not edit. One thread, ours and the peer in turns in one run: read the",
-        "ratios (peer / ours), not the times.",
+        "Written by `python -m benchmarks --write`; do not edit. One thread, ours and the peer in turns in one run: read",
+        "the ratios (peer / ours), not the times.",
         "",
         f"Commit {git_commit()}, Python {platform.python_version()} on {platform.system()} {platform.machine()}, "
         f"{os.cpu_count()} cores, load average at the end {load}.",
