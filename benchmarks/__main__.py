@@ -58,7 +58,7 @@ def _write(columns: list[str], rows: list[list[str]]) -> None:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python -m benchmarks --write`; do not edit. One thread, ours and the peer in turns in one run: read",
+        "Written by `python -m benchmarks --write`; do not edit. One thread, ours and the peer in turns: read",
         "the ratios (peer / ours), not the times.",
         "",
         f"Commit {git_commit()}, Python {platform.python_version()} on {platform.system()} {platform.machine()}, "
