@@ -34,7 +34,8 @@ _FRAGILE = {
 _EXTRAS = {
     "gym_pybullet_drones": (
         "the drone on the original simulator (backend=gym_pybullet_drones); the default backend needs only pybullet",
-        "it is on no package index: clone its repository and `pip install --no-deps FOLDER`",
+        "it is on no package index: clone github.com/utiasDSL/gym-pybullet-drones, then in its folder `pip install "
+        "'setuptools<81' transforms3d && pip install --no-deps .`",
     ),
     "hydra_plugins.hydra_ray_launcher": (
         "sweeps with Ray (hydra/launcher=ray)",
