@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mbrl_hdp.control.planner import PLANNERS
+from mbrl_hdp.control.planner_config import PLANNERS
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.agents import AGENTS
 from mbrl_hdp.experiments.budget import BudgetConfig

@@ -64,7 +64,7 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
             with _timed(run, "env_s"):
                 new = collect_episodes(run, epoch, log)
             with _timed(run, "model_s"):
-                is_refit = update_model(run, epoch, new, log)
+                is_refit = update_model(run, epoch, log)
             with _timed(run, "agent_s"):
                 metrics = update_agent(run, epoch, new, is_refit)
             if _is_due(epoch + 1, run.budget.eval_every) or epoch + 1 == run.budget.num_epochs:
@@ -115,9 +115,8 @@ def _play(run: Run, seed: int, explore: bool) -> Record:
     return run_episode(run.task.env, lambda _: rng.uniform(run.task.act_low, run.task.act_high), tracker, seed)
 
 
-def update_model(run: Run, epoch: int, new: list[Record], log: RunLog) -> bool:
-    """Update the generative model by the ELBO and distil; later epochs go on from what is known."""
-    del new  # they are in run.data
+def update_model(run: Run, epoch: int, log: RunLog) -> bool:
+    """Update the generative model by the ELBO on all data and distil; later epochs go on from what is known."""
     if not run.agent.needs_model or not (epoch == 0 or _is_due(epoch, run.budget.model_every)):
         return False
     assert run.data is not None
