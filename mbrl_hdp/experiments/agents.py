@@ -185,6 +185,12 @@ class SacPolicyAgent(Agent):
             raise ConfigError(f"agent=fi_sac needs an environment with known contexts; {task.name} reports none")
         width = max_contexts if self.needs_model else (task.num_contexts or 0) if self.is_told else 0
         codec = BeliefCodec(task.obs_dim, width)
+        for field, budget_key in (
+            ("updates_per_epoch", "agent_updates"),
+            ("updates_at_warm_start", "warm_agent_updates"),
+        ):
+            if getattr(config, field) != getattr(SacConfig(), field):
+                raise ConfigError(f"agent.{field} has no effect in `train`; set budget.{budget_key} instead")
         config = replace(config, angle_columns=sorted({*config.angle_columns, *task.angle_columns}))
         total = budget.warm_agent_updates + (budget.num_epochs - 1) * budget.agent_updates
         self.sac = ContextSac(codec, task.action_space, config, seed, total_updates=total)

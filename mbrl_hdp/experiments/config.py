@@ -49,8 +49,9 @@ class MainConfig:
     seed: int = setting(0, "seed of the whole run", at_least=0)
     max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
     profile: str = setting("fast", "budget of the run", choices=("paper", "fast", "smoke"))
-    recipe: str = setting("robust", "how the model is trained", choices=("robust", "literal"))
-    device: str = setting("auto", "where tensors live", choices=("auto", "cpu", "cuda"))
+    recipe: str = setting(
+        "robust", "schedule of the model: robust, or literal (nothing held or tempered)", choices=("robust", "literal")
+    )
     env: EnvConfig = field(default_factory=EnvConfig)
     prior: Any = MISSING
     distillation: Any = MISSING

@@ -129,11 +129,15 @@ def versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """Give the commit of the checkout that runs, None for an installed wheel."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve()
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False, timeout=10
-        )
+        # A wheel inside somebody else's checkout must not report that checkout's commit.
+        tracked = _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "rev-parse", "HEAD") if tracked else None
     except OSError:
         return None
-    return done.stdout.strip() or None
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=10)
+    return done.stdout.strip() if done.returncode == 0 and done.stdout.strip() else None

@@ -55,7 +55,9 @@ class FitConfig:
     """Settings of `fit`."""
 
     recipe: str = setting(
-        "robust", "how the model is trained: robust, or the paper's text", choices=("robust", "literal")
+        "robust",
+        "robust: schedules with restarts; literal: one run, nothing held or tempered, distilling from the first step",
+        choices=("robust", "literal"),
     )
     num_steps: int = setting(500, "gradient steps of one run", at_least=1)
     batch_size: int = setting(100, "episodes in a minibatch", at_least=1)

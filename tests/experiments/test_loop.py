@@ -218,3 +218,18 @@ def test_presets_of_the_paper_compose(preset):
 def test_angles_reach_the_policy_as_sine_and_cosine():
     config, registry = typed("agent=ni_sac")
     assert start_run(config, registry).agent.sac.config.angle_columns == [2]
+
+
+def test_an_update_count_that_the_loop_would_ignore_is_refused():
+    config, registry = typed("agent=ni_sac", "agent.updates_per_epoch=7")
+    with pytest.raises(ConfigError, match=r"budget\.agent_updates"):
+        start_run(config, registry)
+
+
+def test_the_commit_is_this_checkouts_own(monkeypatch, tmp_path):
+    import mbrl_hdp.experiments.summary as summary
+
+    here = summary.git_commit()
+    assert here is None or len(here) == 40
+    monkeypatch.setattr(summary, "__file__", str(tmp_path / "summary.py"))
+    assert summary.git_commit() is None
