@@ -15,7 +15,7 @@ Only `TruthTracker` reads `info`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -112,10 +112,18 @@ class BeliefTracker(ContextTracker):
 
 
 class TruthTracker(ContextTracker):
-    """Fills the slot with the true context that acts next, one-hot: full-information agents only."""
+    """Fills the slot with the true context that acts next, one-hot: full-information agents only.
 
-    def __init__(self, obs_dim: int, num_contexts: int) -> None:
+    Args:
+        obs_dim: width of an observation.
+        num_contexts: width of the one-hot vector.
+        places: place of every true context in it; its own number by default. With the slots of a learned model it
+            tells an agent that acts on beliefs what it should have believed (for scoring only).
+    """
+
+    def __init__(self, obs_dim: int, num_contexts: int, places: Sequence[int] | None = None) -> None:
         super().__init__(obs_dim, num_contexts)
+        self._places = range(num_contexts) if places is None else places
         self._truth = np.zeros(num_contexts)
 
     def belief(self) -> Slot:
@@ -134,7 +142,7 @@ class TruthTracker(ContextTracker):
                 "a full-information agent needs info['next_context']; wrap the environment in SwitchingContext"
             )
         self._truth = np.zeros(self.codec.max_contexts)
-        self._truth[int(info["next_context"])] = 1.0
+        self._truth[self._places[int(info["next_context"])]] = 1.0
 
 
 class NothingTracker(ContextTracker):

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from mbrl_hdp.control.tracker import ContextTracker, TruthTracker
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.experiments.agents import Agent, agent_family, make_agent
 from mbrl_hdp.experiments.budget import Budget, budget_for
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
 from mbrl_hdp.experiments.config import MainConfig
-from mbrl_hdp.experiments.episodes import Record, run_episode
+from mbrl_hdp.experiments.diagnostics import SwitchLoss, believed_contexts, slots_of_truth, switch_loss
+from mbrl_hdp.experiments.episodes import Record, Vector, run_episode
+from mbrl_hdp.experiments.export import export
 from mbrl_hdp.experiments.metrics import RunLog, SilentLog
 from mbrl_hdp.experiments.summary import Evaluation, evaluation_of, write_summary
 from mbrl_hdp.experiments.tasks import Task, make_task
@@ -72,8 +75,10 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
                     metrics |= _evaluation_row(evaluate(run, run.budget.eval_episodes, f"epoch {epoch}", log))
             log.epoch(_row(run, epoch, new, metrics))
             write_snapshot(folder, Snapshot(epoch + 1, run.num_episodes, run.env_steps, log.rows), run)
-        result = evaluate(run, run.budget.final_eval_episodes, "final", log)
-        write_summary(folder, run, result, log)
+        records = play_evaluation(run, run.budget.final_eval_episodes, "final", log)
+        result = evaluation_of(records, run.model)
+        write_summary(folder, run, result, what_switches_cost(run, records, log), log)
+        export(folder / "final", run)
     run.task.env.close()
     return result
 
@@ -105,14 +110,25 @@ def collect_episodes(run: Run, epoch: int, log: RunLog) -> list[Record]:
     return records
 
 
-def _play(run: Run, seed: int, explore: bool) -> Record:
+def _play(run: Run, seed: int, explore: bool, tracker: ContextTracker | None = None) -> Record:
     """Run one episode with the agent, or with uniform random actions while it is not ready."""
     if run.agent.is_ready:
         run.agent.begin_episode()
-        return run_episode(run.task.env, lambda packed: run.agent.act(packed, explore), run.agent.tracker(), seed)
+        act = _timed_act(run) if explore else lambda packed: run.agent.act(packed, explore=False)
+        return run_episode(run.task.env, act, tracker or run.agent.tracker(), seed)
     rng = np.random.default_rng(sub_seed(seed, "random actions"))
-    tracker = None if run.agent.needs_model else run.agent.tracker()
-    return run_episode(run.task.env, lambda _: rng.uniform(run.task.act_low, run.task.act_high), tracker, seed)
+    told = None if run.agent.needs_model else run.agent.tracker()
+    return run_episode(run.task.env, lambda _: rng.uniform(run.task.act_low, run.task.act_high), told, seed)
+
+
+def _timed_act(run: Run) -> Callable[[Vector], Vector]:
+    """Act with exploration; the time goes to the agent's account, not the environment's."""
+
+    def act(packed: Vector) -> Vector:
+        with _timed(run, "act_s", inside="env_s"):
+            return run.agent.act(packed, explore=True)
+
+    return act
 
 
 def update_model(run: Run, epoch: int, log: RunLog) -> bool:
@@ -163,13 +179,32 @@ def update_agent(run: Run, epoch: int, new: list[Record], is_refit: bool) -> dic
 
 def evaluate(run: Run, num_episodes: int, name: str, log: RunLog | SilentLog) -> Evaluation:
     """Run separate, seeded episodes without exploration; every evaluation of a run uses the same seeds."""
+    return evaluation_of(play_evaluation(run, num_episodes, name, log), run.model)
+
+
+def play_evaluation(
+    run: Run, num_episodes: int, name: str, log: RunLog | SilentLog, tracker: ContextTracker | None = None
+) -> list[Record]:
+    """Play the evaluation episodes; `tracker` replaces what the agent sees beside the observation."""
     records = []
     for number in range(num_episodes):
         log.says(f"{name}: evaluating {number + 1}/{num_episodes}")
-        record = _play(run, sub_seed(run.config.seed, "evaluate", number), explore=False)
+        record = _play(run, sub_seed(run.config.seed, "evaluate", number), explore=False, tracker=tracker)
         records.append(record)
         run.registry.episode_ended(_episode_summary(run, record, "evaluate"))
-    return evaluation_of(records, run.model)
+    return records
+
+
+def what_switches_cost(run: Run, records: list[Record], log: RunLog | SilentLog) -> SwitchLoss | None:
+    """Play the evaluation episodes again with the truth in the belief's place (Theorem 3); None where unknown."""
+    if run.model is None or run.task.num_contexts is None:
+        return None
+    slots = slots_of_truth(records, run.model, run.task.num_contexts)
+    if slots is None:
+        return None
+    tracker = TruthTracker(run.task.obs_dim, run.model.task.max_contexts, slots)
+    known = play_evaluation(run, len(records), "known contexts", log, tracker)
+    return switch_loss(records, known, believed_contexts(records, slots))
 
 
 def _resume(run: Run, log: RunLog, snapshot: Callable[[Run], Snapshot] | None) -> int:
@@ -219,13 +254,16 @@ def _is_due(epoch: int, every: int) -> bool:
 
 
 class _timed:  # noqa: N801 - reads as a word
-    """Add the seconds of a block to the run's times."""
+    """Add the seconds of a block to the run's times, and take them from those of a block around it."""
 
-    def __init__(self, run: Run, name: str) -> None:
-        self.run, self.name = run, name
+    def __init__(self, run: Run, name: str, inside: str | None = None) -> None:
+        self.run, self.name, self.inside = run, name, inside
 
     def __enter__(self) -> None:
         self.started = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        self.run.times[self.name] = self.run.times.get(self.name, 0.0) + time.perf_counter() - self.started
+        seconds = time.perf_counter() - self.started
+        self.run.times[self.name] = self.run.times.get(self.name, 0.0) + seconds
+        if self.inside is not None:
+            self.run.times[self.inside] = self.run.times.get(self.inside, 0.0) - seconds

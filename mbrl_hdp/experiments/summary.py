@@ -7,7 +7,7 @@ import json
 import platform
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.experiments.diagnostics import SwitchLoss
 from mbrl_hdp.experiments.episodes import Record
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, switch_delays
@@ -86,10 +87,10 @@ def bootstrap_interval(groups: list[np.ndarray[Any, Any]], num_draws: int = 2000
     return float(low), float(high)
 
 
-def write_summary(folder: Path, run: Run, result: Evaluation, log: RunLog) -> None:
+def write_summary(folder: Path, run: Run, result: Evaluation, loss: SwitchLoss | None, log: RunLog) -> None:
     """Write summary.json."""
     model = run.model
-    times = sum(value for row in log.rows for name, value in row.items() if name.endswith("_s"))
+    times = time_breakdown(log.rows)
     words = {
         "schema_version": SCHEMA_VERSION,
         "env": run.config.env.name,
@@ -103,17 +104,25 @@ def write_summary(folder: Path, run: Run, result: Evaluation, log: RunLog) -> No
         "num_eval_episodes": len(result.returns),
         "num_real_episodes": run.num_episodes,
         "env_steps": run.env_steps,
-        "wall_time_s": round(max(times, time.perf_counter() - log.started), 3),
+        "wall_time_s": round(max(sum(times.values()), time.perf_counter() - log.started), 3),
+        "time_breakdown_s": times,
         "num_contexts": None if model is None else model.num_contexts,
         "stationary": None if model is None else model.stationary.tolist(),
         "context_accuracy": result.context_accuracy,
         "switch_delay": result.switch_delay,
+        "switch_loss": None if loss is None else asdict(loss),
         "seed": run.config.seed,
         "versions": versions(),
         "git_commit": git_commit(),
     }
     with atomic_path(folder / "summary.json") as path:
         path.write_text(json.dumps(words, indent=2))
+
+
+def time_breakdown(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Give where the seconds of all epochs went: environment, acting, model, agent's learning, evaluation."""
+    places = ("env_s", "act_s", "model_s", "agent_s", "evaluate_s")
+    return {name.removesuffix("_s"): round(sum(row.get(name) or 0.0 for row in rows), 3) for name in places}
 
 
 def versions() -> dict[str, str]:
