@@ -13,7 +13,7 @@ from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError
 from mbrl_hdp.experiments.checkpoint import latest_snapshot
 from mbrl_hdp.experiments.config import MainConfig, load_config_file
-from mbrl_hdp.experiments.loop import evaluate, start_run, train
+from mbrl_hdp.experiments.loop import Run, evaluate, start_run, train
 from mbrl_hdp.experiments.metrics import SilentLog
 from mbrl_hdp.experiments.summary import Evaluation
 from mbrl_hdp.hooks import Registry, load_registry
@@ -32,18 +32,28 @@ def evaluate_run(folder: Path, num_episodes: int) -> Evaluation:
     Raises:
         CheckpointError: if there is no run or no checkpoint.
     """
-    config, registry = _open(folder)
-    snapshot = latest_snapshot(folder)
-    if snapshot is None:
-        raise CheckpointError(f"{folder} has no checkpoint yet; go on with `mbrl-hdp train resume={folder}`")
-    run = start_run(config, registry)
-    snapshot(run)
+    run = load_run(folder)
     with SilentLog(num_episodes) as log:
         result = evaluate(run, num_episodes, "evaluation", log)
     run.task.env.close()
     with atomic_path(folder / "evaluation.json") as path:
         path.write_text(json.dumps(asdict(result), indent=2))
     return result
+
+
+def load_run(folder: Path) -> Run:
+    """Build a run as its last checkpoint left it: model, agent, data and every random state.
+
+    Raises:
+        CheckpointError: if there is no run or no checkpoint.
+    """
+    config, registry = _open(folder)
+    snapshot = latest_snapshot(folder)
+    if snapshot is None:
+        raise CheckpointError(f"{folder} has no checkpoint yet; go on with `mbrl-hdp train resume={folder}`")
+    run = start_run(config, registry)
+    snapshot(run)
+    return run
 
 
 def _open(folder: Path) -> tuple[MainConfig, Registry]:
