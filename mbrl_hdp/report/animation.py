@@ -1,0 +1,277 @@
+"""An episode as an animated GIF: what happens, and below it the true contexts beside what the agent believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from PIL import Image
+
+from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.envs.cartpole import CartPoleSwingUp
+from mbrl_hdp.errors import ConfigError, DataError
+from mbrl_hdp.experiments.episodes import Record, run_episode
+from mbrl_hdp.experiments.loop import Run
+from mbrl_hdp.experiments.runs import load_run
+from mbrl_hdp.experiments.tasks import make_task
+from mbrl_hdp.inference.scoring import align
+from mbrl_hdp.report.figures import context_colours
+from mbrl_hdp.report.scenes import INK, CartPoleScene, PictureScene, Scene, TraceScene
+from mbrl_hdp.seeding import sub_seed
+
+_AHEAD = "#E6E8EB"
+_FRAME_MS, _LAST_FRAME_MS, _MAX_FRAMES = 80, 2500, 110
+_SIZE, _DPI = (6.6, 5.2), 100
+_NUM_COLOURS, _NEARLY_WHITE, _ALARM_STEPS = 128, 248, 4
+
+
+@dataclass(frozen=True)
+class ContextStrips:
+    """What is told about the contexts of an episode, all in one numbering: that of the true contexts where known.
+
+    Learned contexts that match no true one are numbered after them.
+
+    Attributes:
+        truth: context that acted on every step, None where the environment does not tell.
+        belief: law of the context that acts next at every observation, None for agents without one.
+        likely: most likely context of every step once its outcome is seen, None likewise.
+        num_contexts: size of the numbering.
+    """
+
+    truth: Int[np.ndarray, " L"] | None
+    belief: Float[np.ndarray, "L1 C"] | None
+    likely: Int[np.ndarray, " L"] | None
+    num_contexts: int
+
+    @property
+    def switches(self) -> Int[np.ndarray, " n"]:
+        """Steps on which another true context acts than on the step before."""
+        return np.zeros(0, dtype=np.int64) if self.truth is None else np.flatnonzero(np.diff(self.truth)) + 1
+
+
+def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> ContextStrips:
+    """Bring truth, belief and most likely contexts of an episode into one numbering.
+
+    Args:
+        record: the episode with what the agent believed.
+        slots: columns of the belief that stand for contexts 0, 1, ... (a model's `slots`); all of them by default.
+    """
+    truth, belief, likely = record.episode.context, record.beliefs, record.labels
+    num_true = 0 if truth is None else int(truth.max()) + 1
+    if belief is not None and not belief.shape[1]:
+        belief = None  # an agent without information
+    elif belief is not None and slots is not None:
+        belief = belief[:, slots]
+    num_learned = max(0 if belief is None else belief.shape[1], 0 if likely is None else int(likely.max()) + 1)
+    number = np.arange(num_learned)
+    if truth is not None and likely is not None:
+        number = np.full(num_learned, -1)
+        matched = align(likely, truth).to_true
+        number[: len(matched)] = matched
+        number[number < 0] = num_true + np.arange((number < 0).sum())
+    size = max([num_true, *(number + 1)])
+    if belief is not None:
+        wide = np.zeros((len(belief), size))
+        wide[:, number[: belief.shape[1]]] = belief
+        belief = wide
+    return ContextStrips(truth, belief, None if likely is None else number[likely], size)
+
+
+def animate_run(folder: str | Path, path: str | Path | None = None, episode: int = 0) -> tuple[Path, Record]:
+    """Run an evaluation episode from a run's last checkpoint and write it as a GIF.
+
+    Args:
+        folder: run directory of `mbrl-hdp train`.
+        path: file to write; `rollout.gif` in the run directory by default.
+        episode: which of the run's evaluation episodes.
+
+    Returns:
+        The file and the episode that it shows.
+
+    Raises:
+        CheckpointError: if there is no run or no checkpoint.
+
+    Example:
+        >>> animate_run("outputs/cartpole_hard/c_cem/2022-01-01_00-00-00_seed0", "rollout.gif")
+    """
+    run = load_run(Path(folder))
+    record, pictures = _play(run, episode)
+    strips = strips_of(record, None if run.model is None or record.labels is None else run.model.slots.numpy())
+    names = _context_names(run.task.env)
+    scene = _scene(run.task.env, strips, pictures)
+    run.task.env.close()
+    target = Path(folder) / "rollout.gif" if path is None else Path(path)
+    title = f"{run.config.agent.name.upper().replace('_', '-')} on {run.config.env.name}"
+    return animate_episode(record, strips, target, scene=scene, names=names, title=title), record
+
+
+def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
+    """Run the episode, with pictures where the environment can draw and we cannot."""
+    env, pictures = run.task.env, list[Any]()
+    if not run.agent.is_ready:
+        raise DataError("the run's agent has not learned anything yet; go on with it first")
+    if not isinstance(env.unwrapped, CartPoleSwingUp) and "rgb_array" in env.metadata.get("render_modes", []):
+        config = run.config.env
+        env = make_task(config.name, config.id, {**config.kwargs, "render_mode": "rgb_array"}, config.reward).env
+
+    def act(packed: Any) -> Any:
+        pictures.append(env.unwrapped.render() if env.unwrapped.render_mode == "rgb_array" else None)
+        return run.agent.act(packed, explore=False)
+
+    run.agent.begin_episode()
+    record = run_episode(env, act, run.agent.tracker(), sub_seed(run.config.seed, "evaluate", number))
+    pictures.append(env.unwrapped.render() if env.unwrapped.render_mode == "rgb_array" else None)
+    return record, pictures
+
+
+def _scene(env: Any, strips: ContextStrips, pictures: list[Any]) -> Scene:
+    if isinstance(env.unwrapped, CartPoleSwingUp):
+        contexts = env.get_wrapper_attr("contexts")
+        factors = [float(context.attributes.get("actuation", env.unwrapped.physics.actuation)) for context in contexts]
+        return CartPoleScene(factors, context_colours(strips.num_contexts), env.unwrapped.physics.pole_length)
+    if all(isinstance(picture, np.ndarray) for picture in pictures):
+        return PictureScene(pictures)
+    return TraceScene()
+
+
+def _context_names(env: Any) -> list[str]:
+    try:
+        contexts = env.get_wrapper_attr("contexts")
+    except AttributeError:
+        return []
+    return [f"context {number}" + (f": {c.name}" if c.name else "") for number, c in enumerate(contexts)]
+
+
+def animate_episode(
+    record: Record,
+    strips: ContextStrips,
+    path: str | Path,
+    *,
+    scene: Scene | None = None,
+    names: Sequence[str] = (),
+    title: str = "",
+    frame_ms: int = _FRAME_MS,
+) -> Path:
+    """Write an episode as an animated GIF.
+
+    Args:
+        record: the episode.
+        strips: its contexts (`strips_of`).
+        path: file to write.
+        scene: what the upper half shows; the observations over time by default.
+        names: what the true contexts are called.
+        title: written above.
+        frame_ms: milliseconds a frame is shown; long episodes show every second, third, ... step.
+
+    Example:
+        >>> animate_episode(record, strips_of(record, model.slots.numpy()), "episode.gif")
+    """
+    if frame_ms < 20 or frame_ms % 10:
+        raise ConfigError(f"frame_ms must be a multiple of 10 from 20 on (GIF's own units), got {frame_ms}")
+    length = len(record.episode.obs) - 1
+    stage = _Stage(record, strips, scene or TraceScene(), names, title)
+    steps = [*range(0, length, -(-length // _MAX_FRAMES)), length]
+    frames = [stage.frame(step) for step in steps]
+    # One palette for all frames, from the last one, which shows every colour: nothing flickers and the file is small.
+    palette = frames[-1].quantize(_NUM_COLOURS, method=Image.Quantize.MEDIANCUT)
+    entries = palette.getpalette() or []
+    palette.putpalette([255 if entry > _NEARLY_WHITE else entry for entry in entries])
+    small = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    times = [frame_ms] * (len(small) - 1) + [_LAST_FRAME_MS]
+    with atomic_path(Path(path)) as temporary:
+        small[0].save(temporary, format="GIF", save_all=True, append_images=small[1:], duration=times, loop=0)
+    return Path(path)
+
+
+class _Stage:
+    """The figure that every frame is drawn on: set up once, then moved on."""
+
+    def __init__(self, record: Record, strips: ContextStrips, scene: Scene, names: Sequence[str], title: str) -> None:
+        self.record, self.scene = record, scene
+        self.length = len(record.episode.obs) - 1
+        self.returns = np.concatenate([[0.0], np.cumsum(np.zeros(self.length) if record.episode.reward is None
+                                                        else record.episode.reward)])  # fmt: skip
+        figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+        self.canvas = FigureCanvasAgg(figure)
+        rows = _rows(strips)
+        heights = [4.4 if name == _SCENE else 0.9 if name == _BELIEF else 0.5 for name in (_SCENE, *rows)]
+        axes = figure.subplots(1 + len(rows), 1, height_ratios=heights, squeeze=False)[:, 0]
+        scene.begin(axes[0], record)
+        axes[0].set_title(title, loc="left", fontsize=11, color=INK)
+        self.clock = axes[0].set_title(" ", loc="right", fontsize=10, color=INK)
+        self.strips, colours = strips, context_colours(strips.num_contexts)
+        self.colours = colours
+        self.alarm = axes[0].text(1.0, 0.97, "", transform=axes[0].transAxes, ha="right", va="top", fontsize=11,
+                                  fontweight="bold")  # fmt: skip
+        self.covers = [
+            self._draw_row(ax, name, rows[name], colours, strips) for ax, name in zip(axes[1:], rows, strict=True)
+        ]
+        if rows:
+            axes[-1].set_xlabel("step", fontsize=9)
+        figure.legend(handles=_handles(strips, colours, names), loc="outside lower center", ncols=3, frameon=False,
+                      fontsize=9)  # fmt: skip
+
+    def _draw_row(self, ax: Any, name: str, values: Any, colours: list[Any], strips: ContextStrips) -> tuple[Any, int]:
+        edges = np.repeat(np.arange(self.length + 1), 2)[1:-1]
+        if values.ndim == 1:
+            values = np.eye(strips.num_contexts)[values]
+        ax.stackplot(edges, np.repeat(values[: self.length], 2, axis=0).T, colors=colours, linewidth=0)
+        ax.vlines(strips.switches, 0, 1, color=INK, linewidth=1.2)
+        ax.set(xlim=(0, self.length), ylim=(0, 1))
+        ax.set_yticks([])
+        ax.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=INK)
+        ax.tick_params(labelsize=8, labelbottom=name == list(_rows(strips))[-1])
+        cover = ax.add_patch(Rectangle((0, -0.1), self.length, 1.2, color=_AHEAD, linewidth=0, zorder=5))
+        # The outcome of a step tells which context was likely: that row is one step behind the other two.
+        return cover, 0 if name == _LIKELY else 1
+
+    def frame(self, step: int) -> Image.Image:
+        """Draw one moment."""
+        self.scene.show(step)
+        for cover, lead in self.covers:
+            cover.set_x(min(step + lead, self.length))
+        self.clock.set_text(f"step {step} of {self.length}    return so far {self.returns[step]:6.1f}")
+        self._tell_switch(step)
+        self.canvas.draw()
+        return Image.fromarray(np.asarray(self.canvas.buffer_rgba())[..., :3])
+
+    def _tell_switch(self, step: int) -> None:
+        """Say for a moment that another context acts now."""
+        is_recent = (self.strips.switches <= step) & (step < self.strips.switches + _ALARM_STEPS)
+        self.alarm.set_text("the context has switched" if is_recent.any() else "")
+        if is_recent.any() and self.strips.truth is not None:
+            self.alarm.set_color(self.colours[self.strips.truth[min(step, self.length - 1)]])
+
+
+_SCENE = ""
+_TRUTH, _BELIEF, _LIKELY = "true context\n(hidden)", "belief before\nthe step", "most likely\nafter the step"
+
+
+def _rows(strips: ContextStrips) -> dict[str, Any]:
+    rows = {_TRUTH: strips.truth, _BELIEF: strips.belief, _LIKELY: strips.likely}
+    return {name: values for name, values in rows.items() if values is not None}
+
+
+def _handles(strips: ContextStrips, colours: list[Any], names: Sequence[str]) -> list[Any]:
+    num_true = 0 if strips.truth is None else int(strips.truth.max()) + 1
+    found = [number for number in range(strips.num_contexts) if number < num_true or _is_used(strips, number)]
+    words = {number: names[number] if number < len(names) else f"learned context {number}" for number in found}
+    handles: list[Any] = [Patch(color=colours[number], label=words[number]) for number in found]
+    if len(strips.switches):
+        from matplotlib.lines import Line2D
+
+        handles.append(Line2D([], [], color=INK, linewidth=0, marker="|", markersize=11, label="the context switches"))
+    return handles
+
+
+def _is_used(strips: ContextStrips, number: int) -> bool:
+    """Tell whether a learned context is ever believed in enough to be seen."""
+    is_likely = strips.likely is not None and bool((strips.likely == number).any())
+    return is_likely or (strips.belief is not None and bool(strips.belief[:, number].max() > 0.02))
