@@ -15,6 +15,12 @@ from torch.utils.tensorboard import SummaryWriter
 from mbrl_hdp.data.atomic import atomic_path
 
 
+def read_metrics(folder: Path) -> list[dict[str, str]]:
+    """Give the rows of a run's metrics.csv as written."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 class SilentLog:
     """A log that only shows what is happening, for work outside a run."""
 

@@ -17,7 +17,7 @@ from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.experiments.studies.study import Gate, Record, Study, cell_key, table
 
 # Code that decides a study's numbers: a change here that is not committed is told in the record.
-_ROOMS = ("inference", "probability", "distil", "envs", "data")
+_ROOMS = ("inference", "probability", "distil", "envs", "data", "belief", "control")
 _SOURCES = (*(f"mbrl_hdp/{room}" for room in _ROOMS), "plugins")
 
 
@@ -82,7 +82,7 @@ def run_missing(study: Study, options: ReproduceOptions) -> int:
         results = study.run(cell)
         record = Record(cell, results, commit, time.perf_counter() - started)
         _append(record, records_path(study.name, options.folder))
-        where = f"K={cell.get('max_contexts')} seed={cell.get('seed')}"
+        where = " ".join(f"{key}={cell[key]}" for key in ("max_contexts", "agent", "failure", "seed") if key in cell)
         print(f"{study.name} {number + 1}/{len(cells)}: {where}, {record.time_s:.0f} s", flush=True)
     return len(cells)
 

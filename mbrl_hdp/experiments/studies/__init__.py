@@ -9,6 +9,7 @@ from mbrl_hdp.experiments.studies.study import Study
 _STUDIES = {
     "robust": "robust",
     "table1": "table1",
+    "table2": "table2",
     "tableS3": "table_s3",
     "priors": "priors",
     "small_data": "small_data",
