@@ -54,7 +54,13 @@ def train(words: list[str]) -> int:
     """Learn to control by Algorithm 1; any Hydra override, -m for sweeps, --cfg job to look."""
     from mbrl_hdp.experiments.app import run_app
 
-    return run_app(words)
+    return run_app(words, _draw_curve)
+
+
+def _draw_curve(folder: Path) -> None:
+    from mbrl_hdp.report.curves import write_learning_curve
+
+    write_learning_curve(folder)
 
 
 def fit(words: list[str]) -> int:

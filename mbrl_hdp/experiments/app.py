@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
@@ -43,9 +43,16 @@ _VALUE_FLAGS = {
 }
 _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
 
+Finish = Callable[[Path], object]
+"""What to do with the directory of a run that has come to its end, e.g. draw its curve."""
 
-def run_app(words: Sequence[str]) -> int:
+
+def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     """Check every job that the command line asks for, then let Hydra run it.
+
+    Args:
+        words: the command line.
+        finish: called with the directory of every run that has come to its end.
 
     Raises:
         ConfigError: before any work begins and before anything is written.
@@ -53,7 +60,7 @@ def run_app(words: Sequence[str]) -> int:
     overrides = _overrides(words)
     going_on = [word.removeprefix("resume=") for word in overrides if word.startswith("resume=")]
     if going_on:
-        return _resume(Path(going_on[-1]), len(words) > 1)
+        return _resume(Path(going_on[-1]), len(words) > 1, finish)
     registry = registry_for(overrides)
     for problem in registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
@@ -63,19 +70,21 @@ def run_app(words: Sequence[str]) -> int:
     saved = sys.argv
     sys.argv = ["mbrl-hdp", *words]
     try:
-        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(_job)()
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(_job(finish))()
     finally:
         sys.argv = saved
     return 0
 
 
-def _resume(folder: Path, has_more: bool) -> int:
+def _resume(folder: Path, has_more: bool, finish: Finish | None) -> int:
     """Go on with a run; what it does was settled when it began."""
     from mbrl_hdp.experiments.runs import resume
 
     if has_more:
         raise ConfigError("resume=RUN stands alone: the run's own config.yaml says what to do")
     result = resume(folder)
+    if finish is not None:
+        finish(folder)
     print(_closing_line(result, folder))
     return 0
 
@@ -97,15 +106,21 @@ def _overrides(words: Sequence[str]) -> list[str]:
     return overrides
 
 
-def _job(config: DictConfig) -> float:
-    """Run one job; its return is what a sweeper that optimises looks at."""
-    from mbrl_hdp.experiments.loop import train
+def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
+    """Give what runs one job; the job's return is what a sweeper that optimises looks at."""
 
-    typed = check_config(config)
-    configure(typed.runtime)
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    OmegaConf.save(config, folder / "config.yaml")
-    registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)
-    result = train(typed, registry, folder)
-    print(_closing_line(result, folder))
-    return result.return_mean
+    def job(config: DictConfig) -> float:
+        from mbrl_hdp.experiments.loop import train
+
+        typed = check_config(config)
+        configure(typed.runtime)
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        OmegaConf.save(config, folder / "config.yaml")
+        registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)
+        result = train(typed, registry, folder)
+        if finish is not None:
+            finish(folder)
+        print(_closing_line(result, folder))
+        return result.return_mean
+
+    return job
