@@ -29,10 +29,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-demo: $(STAMP) ## checks the installation, learns cart-pole's hidden failures from logged data, writes demo/
+demo: $(STAMP) ## learns cart-pole's hidden failures from logs, then to swing up despite them; writes demo/ (DEMO=--skip-control is quick)
 	@$(BIN)/mbrl-hdp doctor
 	@$(BIN)/mbrl-hdp plugins
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/demo.py $(DEMO)
 
 test: $(STAMP) ## the whole test suite
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

@@ -1,12 +1,15 @@
-"""What `make demo` shows: cart-pole's hidden actuator failures, found in logged data that nobody labelled.
+"""What `make demo` shows: cart-pole with hidden actuator failures, first found in logged data, then mastered.
 
-The actuator pushes the wrong way in one of two contexts, which switch at random. Only positions, speeds and actions are
-logged; the true contexts are kept beside them to score what is found.
+The actuator pushes the wrong way in one of two contexts, which switch at random, and nothing in the observation tells
+which one acts. Part one learns the contexts from a log of random actions that nobody labelled. Part two learns to swing
+the pole up all the same (Algorithm 1 with the C-CEM agent), and draws its learning curve and an animated episode.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 from pathlib import Path
 
 from mbrl_hdp import collect
@@ -16,17 +19,18 @@ from mbrl_hdp.envs.cartpole import CartPolePhysics
 
 SETTINGS = ("dynamics=cartpole", "max_contexts=10")
 BUDGET = ("fit.num_steps=300", "fit.polish_steps=200", "fit.num_restarts=2", "fit.batch_size=50")
+CONTROL = ("env=cartpole_hard", "agent=c_cem", "seed=0")
+TRUE_CONTEXTS = 2
 
 
-def run(out: Path, num_episodes: int, extra: list[str]) -> int:
-    """Log cart-pole, fit, and write figures and summary."""
-    out.mkdir(parents=True, exist_ok=True)
+def learn_contexts(out: Path, num_episodes: int, extra: list[str]) -> int:
+    """Log cart-pole, fit, and write figures and summary; give the exit code."""
     log = out / "cartpole.npz"
     env = BatchSwitchingEnv(CartPolePhysics(), [{"actuation": 1.0}, {"actuation": -1.0}], num_envs=num_episodes)
     collect(env, num_episodes=num_episodes, seed=0, progress=False).save(log)
     words = ["fit", str(log), *SETTINGS, *BUDGET, f"out={out}", *extra]
-    print(f"Learning cart-pole's contexts from {num_episodes} logged episodes of random actions:\n")
-    print(f"    $ mbrl-hdp {' '.join(words)}\n")
+    print(f"1. Learning cart-pole's contexts from {num_episodes} logged episodes of random actions:\n")
+    print(f"    $ mbrl-hdp {' '.join(words)}\n", flush=True)
     code = mbrl_hdp(words)
     if code == 0:
         print(
@@ -35,13 +39,76 @@ def run(out: Path, num_episodes: int, extra: list[str]) -> int:
     return code
 
 
+def learn_control(run: Path, profile: str, extra: list[str]) -> int:
+    """Train C-CEM in a run directory, going on where an earlier demo stopped; give the exit code."""
+    print("\n2. Learning to swing the pole up although the actuator fails (Algorithm 1, C-CEM):\n")
+    if (run / "summary.json").is_file():
+        print(f"{run}/ holds a finished run, which is kept; --fresh trains anew.", flush=True)
+        return 0
+    words = ["train", *CONTROL, f"profile={profile}", f"hydra.run.dir={run}", *extra]
+    if any((run / "checkpoints").glob("epoch_*")):
+        print(f"{run}/ holds an unfinished run: going on from its last checkpoint; --fresh starts anew.\n")
+        words = ["train", f"resume={run}"]
+    print(f"    $ mbrl-hdp {' '.join(words)}\n")
+    print(
+        "100 random episodes, a model, then three rounds of 20 episodes; two to four minutes on one core.", flush=True
+    )
+    code = mbrl_hdp(words)
+    if code:
+        print(f"The run stopped; `--fresh` (or deleting {run}/) starts it anew.")
+    return code
+
+
+def show_control(run: Path, out: Path) -> None:
+    """Draw the learning curve and an animated episode; say what was reached."""
+    from mbrl_hdp.report.animation import animate_run
+    from mbrl_hdp.report.curves import PAPER_RETURNS, write_learning_curve
+
+    print("\nDrawing ...", flush=True)
+    curve = write_learning_curve(run, out / "learning_curve.png", TRUE_CONTEXTS)
+    rollout, record = animate_run(run, out / "rollout.gif")
+    shown = f"one evaluation episode (return {record.episode_return:.1f}): cart and pole, the true context, the belief"
+    print(f"  {curve}   returns over the episodes seen, beside the paper's, and the contexts found")
+    print(f"  {rollout}          {shown}")
+    summary = json.loads((run / "summary.json").read_text())
+    reached = (
+        f"{summary['return_mean']:.2f} +- {summary['return_std']:.2f} over {summary['num_eval_episodes']} episodes"
+    )
+    paper = PAPER_RETURNS["cartpole_hard", "c_cem"]
+    print(
+        f"\nReturn {reached} after {summary['num_real_episodes']} real episodes (the paper: {paper}); "
+        f"{summary['num_contexts']} contexts found (truth: {TRUE_CONTEXTS})."
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write to (default: demo)")
-    parser.add_argument("--episodes", type=int, default=200, help="episodes to log")
+    parser.add_argument("--episodes", type=int, default=200, help="episodes to log in part one")
+    parser.add_argument("--skip-control", action="store_true", help="only part one, half a minute")
+    parser.add_argument("--skip-logs", action="store_true", help="only part two")
+    parser.add_argument(
+        "--fresh", action="store_true", help="train anew instead of going on with an earlier demo's run"
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny budgets, to see that it works; learns nothing")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="further settings of `mbrl-hdp fit`")
     options = parser.parse_args()
-    return run(options.out, options.episodes, options.overrides)
+    options.out.mkdir(parents=True, exist_ok=True)
+    run = options.out / ("control_quick" if options.quick else "control")
+    if not options.skip_logs:
+        tiny = ["fit.num_steps=20", "fit.polish_steps=0", "fit.num_restarts=1", "max_contexts=3"]
+        code = learn_contexts(options.out, options.episodes, [*(tiny if options.quick else []), *options.overrides])
+        if code:
+            return code
+    if options.skip_control:
+        return 0
+    if options.fresh:
+        shutil.rmtree(run, ignore_errors=True)
+    small = ["max_contexts=3", "env.kwargs.horizon=12", "planner.horizon=3"] if options.quick else []
+    code = learn_control(run, "smoke" if options.quick else "fast", small)
+    if code == 0:
+        show_control(run, options.out)
+    return code
 
 
 if __name__ == "__main__":
