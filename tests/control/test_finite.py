@@ -201,6 +201,17 @@ class TestTheorem3:
         np.testing.assert_allclose(rates[0], rates[1], atol=0.02)
         assert rates[1].mean() > 0.1
 
+    def test_equality_is_foretold(self):
+        """Where the known-context optimum is clear enough for the switch probability, the bound is met."""
+        found = {True: [], False: []}
+        for seed, switch in itertools.product(range(12), (0.2, 0.02, 0.002)):
+            problem = revealed_problem(np.random.default_rng([10, seed]), switch)
+            one = performance_gap(problem)
+            found[theorem3.is_clear(problem, switch)].append(abs(one.gap - one.switch_bound))
+        assert max(found[True]) < 1e-12
+        assert len(found[True]) >= 10
+        assert max(found[False]) > 0.01
+
     def test_frequent_switches_make_it_strict(self):
         found = [performance_gap(revealed_problem(np.random.default_rng([9, seed]), 0.3)) for seed in range(12)]
         assert sum(one.switch_bound < one.gap - 1e-3 for one in found) >= 5
@@ -216,7 +227,7 @@ class TestPrintedText:
         assert found.switch_bound <= found.gap
 
     def test_a_bellman_equation_without_discount_gives_no_bound(self):
-        """One context in two names; after a step of waiting, 1 at once or 1.5 a step later, at discount .6: now is right.
+        """One context in two names; after a step of waiting, 1 now or 1.5 a step later, at discount .6: now is right.
 
         Without the discount "later" seems better by .5, and the loss is laid to the switch (probability .4) that does
         not matter: .6 * .4 * .5.
