@@ -150,7 +150,8 @@ def _each(record: Record) -> list[str]:
         settings["failure"], settings["agent"], settings["profile"], str(settings["seed"]),
         f"{found['return_mean']:.2f}", f"{found['return_std']:.2f}", f"{min(found['returns']):.1f}",
         str(found["num_real_episodes"]), _or_dash(found["num_contexts"], "d"),
-        _or_dash(found["context_accuracy"], ".3f"), _or_dash(found["switch_delay"], ".2f"), _or_dash(loss.get("known_return_mean"), ".2f"),
+        _or_dash(found["context_accuracy"], ".3f"), _or_dash(found["switch_delay"], ".2f"),
+        _or_dash(loss.get("known_return_mean"), ".2f"),
         _or_dash(loss.get("return_lost_per_switch"), "+.3f"), f"{found['wall_time_s'] / 60:.1f}",
     ]  # fmt: skip
 
