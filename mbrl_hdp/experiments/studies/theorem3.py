@@ -107,8 +107,8 @@ _SINGLE = f"The first {_NUM_SHOWN} sticky problems of the first seed:"
 _SWEEP = (
     "Rare switches, `revealed` problems. The proof takes the belief policy to act as the known-context policy wherever "
     "its a priori estimate is right; then bound and gap are equal. The optimal belief policy does so once switches are "
-    "rare (it is certain to for the *clear* problems: best and second act of Q_gt differ by more than what switches can "
-    "cost); where they are frequent it hedges, and the bound is strict. The gap is then proportional to the number of "
+    "rare (it is certain to for the *clear* problems: best and second act of Q_gt differ by more than switches can cost"
+    "); where they are frequent it hedges, and the bound is strict. The gap is then proportional to the number of "
     "switches: gap per misidentified switch tends to a constant (mean over problems)."
 )
 
@@ -133,7 +133,8 @@ def _family_table(records: list[Record]) -> str:
         if not len(gap):
             continue
         rows.append([
-            f"`{family}`", str(len(gap)), f"{abs(gap.mean()):.4f}", f"{bound.mean():.4f}", _ratio(bound.sum(), gap.sum()),
+            f"`{family}`", str(len(gap)), f"{abs(gap.mean()):.4f}", f"{bound.mean():.4f}",
+            _ratio(bound.sum(), gap.sum()),
             _ratio(steps.sum(), gap.sum()), f"{count.mean():.3f}", str(int((bound > gap + TOLERANCE).sum())),
             f"{np.abs(total - gap).max():.1e}",
         ])  # fmt: skip
@@ -176,16 +177,17 @@ def per_switch(records: list[Record], switch: float) -> float:
 def _sweep_table(records: list[Record]) -> str:
     rows = []
     for switch in SWITCHES:
-        gap, bound, count = (
+        gap, bound, count, clear = (
             _of(records, name, family="revealed", switch=switch)
-            for name in ("gap", "switch_bound", "num_misidentified")
+            for name in ("gap", "switch_bound", "num_misidentified", "is_clear")
         )
         if not len(gap):
             continue
         equal = int((np.abs(gap - bound) < TOLERANCE).sum())
         rows.append([
             f"{switch:g}", f"{gap.mean():.6f}", f"{bound.mean():.6f}", _ratio(bound.sum(), gap.sum()),
-            str(int(clear.sum())), f"{equal} of {len(gap)}", f"{count.mean():.4f}", f"{per_switch(records, switch):.4f}",
+            str(int(clear.sum())),
+            f"{equal} of {len(gap)}", f"{count.mean():.4f}", f"{per_switch(records, switch):.4f}",
         ])  # fmt: skip
     columns = ("switch probability", "mean gap", "mean bound", "bound / gap", "clear", "equal", "M", "gap per M")
     return table(columns, rows)
