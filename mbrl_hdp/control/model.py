@@ -16,7 +16,8 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec, narrow, widen
-from mbrl_hdp.belief.filter import update_belief
+from mbrl_hdp.belief.filter import correct, predict
+from mbrl_hdp.control.rewards import ContextRewardFn, expected_reward
 from mbrl_hdp.inference.model import ContextModel
 
 Packed = Float[Tensor, "B W"] | Float[np.ndarray, "B W"]
@@ -30,11 +31,13 @@ class BeliefModel(mbrl.models.Model):
     Attributes:
         model: the learned model.
         codec: layout of the packed vector.
+        context_reward: a reward that depends on the context, predicted with every step (mbrl-lib takes it from there
+            when its environment has no reward function); None where the reward is a formula of (act, next_obs).
     """
 
-    def __init__(self, model: ContextModel) -> None:
+    def __init__(self, model: ContextModel, context_reward: ContextRewardFn | None = None) -> None:
         super().__init__(model.device)
-        self.model = model
+        self.model, self.context_reward = model, context_reward
         self.codec = BeliefCodec(model.task.obs_dim, model.task.max_contexts)
 
     def split(self, packed: Packed) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B k"]]:
@@ -58,11 +61,14 @@ class BeliefModel(mbrl.models.Model):
         model_state: dict[str, Tensor],
         deterministic: bool = False,
         rng: torch.Generator | None = None,
-    ) -> tuple[Float[Tensor, "B W"], None, None, dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "B W"], Float[Tensor, "B 1"] | None, None, dict[str, Tensor]]:
         """Step every trajectory in its own context, then draw the context that acts next."""
         next_obs, _, _, state = self.model.sample(act, model_state, deterministic, rng)
         known = torch.nn.functional.one_hot(state["context"], self.model.num_contexts)
-        return self.join(next_obs, known.to(next_obs)), None, None, state
+        reward = None
+        if self.context_reward is not None:
+            reward = self.context_reward(act, next_obs, self.model.slots[model_state["context"]])
+        return self.join(next_obs, known.to(next_obs)), reward, None, state
 
     def loss(self, model_in: TransitionBatch, target: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:
         """Give the learned model's loss; its data carries no beliefs."""
@@ -78,6 +84,9 @@ class FilteringBeliefModel(BeliefModel):
 
     Each step draws the acting context from the belief, the next observation from that context's law, and then the
     belief learns from that observation what an agent would. `deterministic` steps take the belief's mean instead.
+
+    A reward that depends on the context is its expectation under what is believed about the context that acted once
+    the step was seen. Averaged over next observations this is Theorem 2's r(s, b, a) = sum_k b_k r_k(s, a).
     """
 
     def reset(self, obs: Packed, rng: torch.Generator | None = None) -> dict[str, Tensor]:  # noqa: ARG002
@@ -91,22 +100,32 @@ class FilteringBeliefModel(BeliefModel):
         model_state: dict[str, Tensor],
         deterministic: bool = False,
         rng: torch.Generator | None = None,
-    ) -> tuple[Float[Tensor, "B W"], None, None, dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "B W"], Float[Tensor, "B 1"] | None, None, dict[str, Tensor]]:
         """Step every trajectory and update its belief by what it led to."""
         obs, belief = model_state["obs"], model_state["belief"]
+        reward = None
         with torch.no_grad():
             if deterministic:
-                next_obs = self._mean(obs, act, belief)
+                next_obs, reward = self._expectation(obs, act, belief)
             else:
                 slot = self.model.slots[torch.multinomial(belief, 1, generator=rng).squeeze(-1)]
                 next_obs = self.model.dynamics.sample(obs, act, slot, rng)
             log_lik = self.model.dynamics.log_prob_slots(obs, act, next_obs, self.model.slots)
-            next_belief = update_belief(belief, log_lik.to(belief), self.model.chain.transition.to(belief))
-        return self.join(next_obs, next_belief), None, None, {"obs": next_obs, "belief": next_belief}
+            acted = correct(belief, log_lik.to(belief))
+            next_belief = predict(acted, self.model.chain.transition.to(belief))
+            if self.context_reward is not None and not deterministic:
+                reward = expected_reward(self.context_reward, act, next_obs, acted, self.model.slots)
+        return self.join(next_obs, next_belief), reward, None, {"obs": next_obs, "belief": next_belief}
 
-    def _mean(self, obs: Tensor, act: Tensor, belief: Tensor) -> Tensor:
-        mean = torch.zeros_like(obs)
-        for column, slot in enumerate(self.model.slots.tolist()):
-            context = torch.full((len(obs),), slot, device=obs.device)
-            mean += belief[:, column : column + 1] * self.model.dynamics.predict(obs, act, context)
-        return mean
+    def _expectation(
+        self, obs: Float[Tensor, "B S"], act: Float[Tensor, "B A"], belief: Float[Tensor, "B k"]
+    ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B 1"] | None]:
+        """Give the mean over the belief of every context's expected next observation and of its reward there."""
+        mean, reward = torch.zeros_like(obs), obs.new_zeros(len(obs), 1)
+        for column, slot in enumerate(self.model.slots):
+            context, share = slot.expand(len(obs)), belief[:, column : column + 1]
+            next_obs = self.model.dynamics.predict(obs, act, context)
+            mean += share * next_obs
+            if self.context_reward is not None:
+                reward += share * self.context_reward(act, next_obs, context)
+        return mean, reward if self.context_reward is not None else None

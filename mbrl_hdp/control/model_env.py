@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -18,20 +18,21 @@ from torch import Tensor
 from mbrl_hdp.control.model import BeliefModel
 from mbrl_hdp.control.paths import draw_paths
 from mbrl_hdp.control.planner_config import CONTEXT_MODES
+from mbrl_hdp.control.rewards import AnyRewardFn, RewardFn, uses_context
 from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.inference.dynamics import ContextDynamics, Rollout
 
-RewardFn = Callable[[Tensor, Tensor], Tensor]
 # Stock optimisers put NaN at -1e-10, above every negative return; a plan that leaves the numbers must lose instead.
 WORST_VALUE = -1e30
 
 
 @dataclass(frozen=True)
 class _Start:
-    """Where a plan begins: the packed observation, (particles, horizon), and the rollout prepared for them."""
+    """Where a plan begins: the packed observation, (particles, horizon), context slots and the rollout on them."""
 
     packed: Float[np.ndarray, " W"]
     shape: tuple[int, int]
+    paths: Int[Tensor, "P H"]
     rollout: Rollout
 
 
@@ -44,8 +45,9 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
 
     Args:
         model: the learned model on packed observations.
-        reward_fn: rewards `B 1` from actions `B A` and next observations `B S`.
-        termination_fn: the same for terminations.
+        reward_fn: rewards `B 1` from actions `B A` and next observations `B S`; one that declares `uses_context` also
+            gets the slot `B` of the context that acted (`mbrl_hdp.control.rewards`).
+        termination_fn: terminations `B 1` from actions and next observations.
         act_low: lower action bounds.
         act_high: upper action bounds.
         generator: source of contexts and transition noise.
@@ -56,7 +58,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
     def __init__(
         self,
         model: BeliefModel,
-        reward_fn: RewardFn,
+        reward_fn: AnyRewardFn,
         termination_fn: RewardFn,
         act_low: Sequence[float] | Float[np.ndarray, " A"],
         act_high: Sequence[float] | Float[np.ndarray, " A"],
@@ -74,7 +76,10 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             observation_space=Box(-np.inf, np.inf, (model.codec.width,), np.float32),
             action_space=Box(np.asarray(act_low, np.float32), np.asarray(act_high, np.float32)),
         )
-        super().__init__(spaces, model, self._on_obs(termination_fn), self._on_obs(reward_fn), generator)
+        # Without a reward function mbrl-lib takes the rewards that the model predicts, and the model knows the context.
+        by_obs = None if uses_context(reward_fn) else self._on_obs(reward_fn)
+        super().__init__(spaces, model, self._on_obs(termination_fn), by_obs, generator)
+        self.set_model(model)
 
     @property
     def generator(self) -> torch.Generator:
@@ -83,6 +88,8 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
 
     def set_model(self, model: BeliefModel) -> None:
         """Imagine with another model from now on."""
+        reward_fn = self.plain_reward_fn
+        model.context_reward = reward_fn if uses_context(reward_fn) else None
         self.dynamics_model = model
         self._start = None
 
@@ -119,21 +126,21 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             if start is None or start.packed is not initial_state or start.shape != shape:
                 start = self._draw_start(initial_state, shape)
                 self._start = start if self._is_in_plan else None
-            return self._values(action_sequences, start.rollout)
+            return self._values(action_sequences, start.rollout, start.paths)
 
     def evaluate_on_paths(
         self, acts: Float[Tensor, "C H A"], obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]
     ) -> Float[Tensor, " C"]:
         """Give every plan's return from an observation, averaged over given paths of context slots."""
         with torch.no_grad():
-            return self._values(acts, self._begin_rollout(obs, paths))
+            return self._values(acts, self._begin_rollout(obs, paths), paths)
 
     def _begin_rollout(self, obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]) -> Rollout:
         dynamics: ContextDynamics = self.dynamics_model.model.dynamics
         return dynamics.begin_rollout(obs, paths, self._rng if self.has_noise else None)
 
-    def _values(self, acts: Float[Tensor, "C H A"], rollout: Rollout) -> Float[Tensor, " C"]:
-        values = self._rewards(acts, rollout(acts)).sum(0).mean(0)
+    def _values(self, acts: Float[Tensor, "C H A"], rollout: Rollout, paths: Int[Tensor, "P H"]) -> Float[Tensor, " C"]:
+        values = self._rewards(acts, rollout(acts), paths).sum(0).mean(0)
         return torch.where(values.isnan(), WORST_VALUE, values)
 
     def _draw_start(self, packed: Float[np.ndarray, " W"], shape: tuple[int, int]) -> _Start:
@@ -145,14 +152,21 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             contexts = belief[0].argmax().expand(shape if self.has_noise else (1, shape[1]))
         else:
             contexts = draw_paths(belief[0], model.chain.transition, *shape, self._rng)
-        return _Start(packed, shape, self._begin_rollout(obs[0], model.slots[contexts]))
+        paths = model.slots[contexts]
+        return _Start(packed, shape, paths, self._begin_rollout(obs[0], paths))
 
-    def _rewards(self, acts: Float[Tensor, "C H A"], states: Float[Tensor, "H P C S"]) -> Float[Tensor, "H P C"]:
+    def _rewards(
+        self, acts: Float[Tensor, "C H A"], states: Float[Tensor, "H P C S"], paths: Int[Tensor, "P H"]
+    ) -> Float[Tensor, "H P C"]:
         """Give the reward of every step, zero after the step that terminated."""
         shape = states.shape[:3]
         by_step = acts.transpose(0, 1)[:, None].expand(*shape, -1).reshape(-1, acts.shape[-1])
         rows = states.flatten(0, 2)
-        rewards = self.plain_reward_fn(by_step, rows).view(shape)
+        reward_fn = self.plain_reward_fn
+        if uses_context(reward_fn):
+            rewards = reward_fn(by_step, rows, paths.T[..., None].expand(shape).reshape(-1)).view(shape)
+        else:
+            rewards = reward_fn(by_step, rows).view(shape)
         is_done: Bool[Tensor, "H P C"] = self.plain_termination_fn(by_step, rows).view(shape)
         if not bool(is_done.any()):
             return rewards

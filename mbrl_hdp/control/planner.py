@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from mbrl_hdp.control.model import BeliefModel
-from mbrl_hdp.control.model_env import BeliefModelEnv, RewardFn
+from mbrl_hdp.control.model_env import BeliefModelEnv
 from mbrl_hdp.control.planner_config import (
     PLANNERS,
     CemConfig,
@@ -29,6 +29,7 @@ from mbrl_hdp.control.planner_config import (
     RandomShootingConfig,
     optimizer_config,
 )
+from mbrl_hdp.control.rewards import AnyRewardFn, RewardFn
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import torch_generator
@@ -167,7 +168,7 @@ def _optimizer_part(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def make_planner(
     config: PlannerConfig,
     model: ContextModel,
-    reward_fn: RewardFn,
+    reward_fn: AnyRewardFn,
     termination_fn: RewardFn,
     act_low: Sequence[float] | Float[np.ndarray, " A"],
     act_high: Sequence[float] | Float[np.ndarray, " A"],
@@ -178,8 +179,9 @@ def make_planner(
     Args:
         config: one of the classes in `PLANNERS`.
         model: the learned model.
-        reward_fn: rewards `B 1` from actions `B A` and next observations `B S`.
-        termination_fn: the same for terminations.
+        reward_fn: rewards `B 1` from actions `B A` and next observations `B S`; one that declares `uses_context` also
+            gets the slot `B` of the context that acted, as a `LearnedReward` does.
+        termination_fn: terminations `B 1` from actions and next observations.
         act_low: lower action bounds.
         act_high: upper action bounds.
         seed: seed of the planner's own streams.
