@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from mbrl_hdp.errors import DataError
+
+# What mkstemp makes of a target `name.ext` below: `.name.ext.` + 8 random characters + `.ext`.
+_TEMPORARY = re.compile(r"\..+?(\.\w+)\.[a-z0-9_]{8}\1")
 
 
 @contextlib.contextmanager
@@ -34,6 +38,13 @@ def atomic_path(target: Path) -> Iterator[Path]:
         raise DataError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove temporary files that a killed process left in a folder; nobody else may be writing there."""
+    for path in folder.glob(".*"):
+        if path.is_file() and _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def _umask() -> int:

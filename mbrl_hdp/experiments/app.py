@@ -10,6 +10,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.config import (
     CONFIG_NAME,
@@ -110,12 +111,14 @@ def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
     """Give what runs one job; the job's return is what a sweeper that optimises looks at."""
 
     def job(config: DictConfig) -> float:
-        from mbrl_hdp.experiments.loop import train
-
         typed = check_config(config)
         configure(typed.runtime)
         folder = Path(HydraConfig.get().runtime.output_dir)
-        OmegaConf.save(config, folder / "config.yaml")
+        # Written whole, and before the slow imports: from here on the run can be ended and resumed.
+        with atomic_path(folder / "config.yaml") as path:
+            OmegaConf.save(config, path)
+        from mbrl_hdp.experiments.loop import train
+
         registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)
         result = train(typed, registry, folder)
         if finish is not None:

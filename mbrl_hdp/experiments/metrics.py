@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
-from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 
 
 def read_metrics(folder: Path) -> list[dict[str, str]]:
@@ -72,7 +72,7 @@ class RunLog:
 
     def __enter__(self) -> RunLog:
         self._bar.start()
-        self._writer = SummaryWriter(str(self.folder / "tensorboard"))
+        clear_leftovers(self.folder)
         return self
 
     def __exit__(
@@ -96,12 +96,22 @@ class RunLog:
         """Note an epoch."""
         self.rows.append(row)
         self._write()
-        for name, value in row.items():
-            if isinstance(value, int | float) and self._writer is not None:
-                self._writer.add_scalar(name, value, row["epoch"])
+        self._write_events(row)
         shown = [f"{name} {row[key]:.4g}" for name, key in (("return", "return_mean"), ("contexts", "num_contexts"))
                  if row.get(key) is not None]  # fmt: skip
         self._bar.update(self._task, advance=1, last="  ".join(shown))
+
+    def _write_events(self, row: dict[str, Any]) -> None:
+        """Write a row for TensorBoard, at once: what waits in a queue is lost when the process is killed."""
+        if self._writer is None:
+            folder = self.folder / "tensorboard"
+            # Tells readers to forget what a killed process wrote of this epoch and later ones.
+            is_resumed = folder.is_dir() and any(folder.iterdir())
+            self._writer = SummaryWriter(str(folder), purge_step=row["epoch"] if is_resumed else None)
+        for name, value in row.items():
+            if isinstance(value, int | float):
+                self._writer.add_scalar(name, value, row["epoch"])
+        self._writer.flush()
 
     def _write(self) -> None:
         columns = list(dict.fromkeys(name for row in self.rows for name in row))

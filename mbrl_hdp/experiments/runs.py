@@ -59,7 +59,10 @@ def load_run(folder: Path) -> Run:
 def _open(folder: Path) -> tuple[MainConfig, Registry]:
     path = folder / "config.yaml"
     if not path.is_file():
-        raise CheckpointError(f"{folder} is no run directory: there is no config.yaml in it")
+        raise CheckpointError(
+            f"{folder} is no run directory: there is no config.yaml in it (a run that was ended before it wrote one "
+            "has done nothing yet: start it again with its own command)"
+        )
     try:
         words = OmegaConf.load(path)
         assert isinstance(words, DictConfig)
