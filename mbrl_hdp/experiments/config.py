@@ -23,6 +23,7 @@ from mbrl_hdp.experiments.agents import AGENTS
 from mbrl_hdp.experiments.budget import BudgetConfig
 from mbrl_hdp.experiments.explain import explain, parse_overrides
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
+from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.runtime import RuntimeConfig
 from mbrl_hdp.settings import check_settings, setting
@@ -39,7 +40,13 @@ class EnvConfig:
     name: str = setting(MISSING, "name of the preset, used in output folders")
     id: str = setting(MISSING, "gymnasium id, as in gymnasium.make(id)")
     kwargs: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of gymnasium.make"})
-    reward: str | None = setting(None, "module:function of a batched reward; null for the environment's own")
+    reward: str | None = setting(
+        None,
+        "reward that planners imagine: module:function of (act, next_obs), or learned; null for the environment's own",
+    )
+    termination: str | None = setting(
+        None, "module:function that tells planners where episodes end; null for the environment's own, else nowhere"
+    )
 
 
 @dataclass
@@ -50,7 +57,15 @@ class MainConfig:
     max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
     profile: str = setting("fast", "budget of the run", choices=("paper", "fast", "smoke"))
     recipe: str = setting(
-        "robust", "schedule of the model: robust, or literal (nothing held or tempered)", choices=("robust", "literal")
+        "robust",
+        "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
+        choices=("robust", "literal"),
+    )
+    device: str = setting(
+        "auto",
+        "where the model is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small); "
+        "agents and planners always run on the CPU",
+        choices=DEVICES,
     )
     env: EnvConfig = field(default_factory=EnvConfig)
     prior: Any = MISSING
@@ -73,6 +88,11 @@ class FitMainConfig:
     dt: float | None = setting(None, "seconds per step, for transition models that integrate positions", above=0.0)
     out: str = setting("outputs/fit", "folder of the model and its report; an earlier fit in it is replaced")
     allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
+    device: str = setting(
+        "auto",
+        "where the model is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small)",
+        choices=DEVICES,
+    )
     fit: FitConfig = field(default_factory=FitConfig)
     prior: Any = MISSING
     distillation: Any = MISSING
@@ -208,7 +228,7 @@ def _compose(overrides: list[str], name: str = CONFIG_NAME) -> DictConfig:
         config = compose(config_name=name, overrides=plain)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, plain, lambda lines: compose(config_name=name, overrides=lines))) from error
-    _typed(config, name)
+    check_device(_typed(config, name).device)
     return config
 
 

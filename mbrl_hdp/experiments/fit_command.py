@@ -124,6 +124,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
         dt=typed.dt,
         progress=progress,
         registry=job.registry,
+        device=typed.device,
     )
     model.save(job.out)
     columns.save(job.out)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.prior import ContextPrior
+from mbrl_hdp.inference.reduction import ChainReduction, close_paths
 from mbrl_hdp.probability.hmm import EvidenceAndCounts, log_evidence_and_counts
 from mbrl_hdp.types import ContextChain
 
@@ -61,6 +62,7 @@ class ElboScale:
             posterior (annealing at the start of training).
         keep: contexts that distillation left alive, `K`; None means all of them.
         num_draws: draws of the chain from q that are averaged.
+        reduce: what the mask does to the chain.
     """
 
     num_episodes: int
@@ -68,6 +70,7 @@ class ElboScale:
     temperature: float = 1.0
     keep: Bool[Tensor, " K"] | None = None
     num_draws: int = 1
+    reduce: ChainReduction = close_paths
 
 
 @dataclass(frozen=True)
@@ -129,15 +132,14 @@ def expected_log_likelihood(
     """Give the log evidence of every episode under one draw of the chain, with the contexts' expected counts.
 
     The temperature and the mask of `scale` apply; N/B does not. `log_lik` has the contexts that the mask keeps (all of
-    them without one); the evidence is that of `mask_chain`, the counts have full width with zeros at masked contexts.
+    them without one); the evidence is that of `scale.reduce`, the counts have full width with zeros at masked contexts.
     """
     if scale.temperature != 1.0:
         log_lik = scale.temperature * log_lik
     if scale.keep is None:
         return log_evidence_and_counts(chain, log_lik, lengths)
     slots = scale.keep.nonzero().squeeze(-1)
-    kept = ContextChain(chain.initial[slots], chain.transition[slots][:, slots])
-    found = log_evidence_and_counts(kept, log_lik, lengths)
+    found = log_evidence_and_counts(scale.reduce(chain, slots), log_lik, lengths)
     initial = torch.zeros_like(chain.initial).index_copy(0, slots, found.expected_initial.to(chain.initial))
     transitions = torch.zeros_like(chain.transition)
     transitions[slots[:, None], slots] = found.expected_transitions.to(transitions)

@@ -39,6 +39,11 @@ class EpisodeTensors:
         return len(self.lengths)
 
     @property
+    def device(self) -> torch.device:
+        """Where the episodes live."""
+        return self.obs.device
+
+    @property
     def num_transitions(self) -> int:
         """Number of transitions that carry likelihood."""
         if self.is_observed is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +17,16 @@ from jaxtyping import Float
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.inference.precision import check_precision
 from mbrl_hdp.inference.progress import FitProgress
-from mbrl_hdp.inference.schedule import LITERAL, POLISH, REFIT, FitConfig, Schedule
-from mbrl_hdp.inference.trainer import Trainer
+from mbrl_hdp.inference.recipes import RECIPES, Recipe
+from mbrl_hdp.inference.schedule import POLISH, FitConfig, Schedule
+from mbrl_hdp.inference.trainer import RunLength, Trainer
 from mbrl_hdp.seeding import sub_seed, torch_generator
+from mbrl_hdp.settings import check_settings
 from mbrl_hdp.types import TaskSpec
 
 
@@ -59,6 +64,7 @@ def fit(
     dt: float | None = None,
     progress: bool = True,
     registry: Registry | None = None,
+    device: str = "auto",
 ) -> ContextModel:
     """Learn a context model from trajectories.
 
@@ -69,16 +75,17 @@ def fit(
         dynamics: name of a registered transition model, or a `Part`.
         max_contexts: upper bound on the number of contexts; too large costs time, not quality.
         seed: seed of the fit; the same data, settings and seed give the same model.
-        config: budget, learning rates, schedules and restarts.
+        config: recipe, budget, learning rates, schedules, restarts and early stopping.
         warm_start: go on from this model's posterior (its parts and max_contexts are taken over).
         reset: with `warm_start`: "chain" keeps the networks and resets everything about the chain, so that new
             contexts can move into free slots.
         dt: seconds per step, for transition models that integrate positions.
         progress: show a progress bar when there is a terminal.
         registry: plugins to choose from; all installed ones by default.
+        device: where it is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small).
 
     Returns:
-        The model of the best run, distilled.
+        The model of the best run, distilled, on the CPU.
 
     Example:
         >>> model = fit(data, max_contexts=10, seed=0)
@@ -86,38 +93,43 @@ def fit(
     """
     started = time.perf_counter()
     config = config or FitConfig()
+    check_settings(config, "fit")
+    recipe = RECIPES[config.recipe]
+    config = recipe.settle(config)
+    check_device(device)
     _check_data(data, warm_start, reset)
     registry = registry or load_registry()
+    build = _Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe)
+    place = resolve_device(device, lambda: has_small_networks((warm_start or build(0)).dynamics))
     train, held_out = _hold_out(data, config.holdout, seed)
-    tensors = EpisodeTensors.of(train)
-    build = _Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed)
-    runs = _plan_runs(config, warm_start, reset)
-    results: list[tuple[ContextModel, HeldOutScore]] = []
+    job = _Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place))
+    runs = _plan_runs(config, recipe, warm_start, reset)
+    results: list[tuple[ContextModel, HeldOutScore, RunLength]] = []
     with FitProgress(len(runs), len(runs) * config.num_steps + config.polish_steps, progress) as bar:
         for number, schedule in enumerate(runs):
-            model = build(number) if warm_start is None else _continued(warm_start, reset, seed)
-            _train(
-                model,
-                tensors,
-                config,
-                schedule,
-                sub_seed(seed, "run", number),
-                warm_start,
-                bar.start_run(schedule.name),
-            )
-            results.append((model, held_out_score(model, held_out)))
-            bar.end_run(model.num_contexts)
-        best = choose([score for _, score in results])
+            model = (build(number) if warm_start is None else _continued(warm_start, reset, seed)).to(place)
+            report = bar.start_run(schedule.name, config.num_steps)
+            length = _train(model, job, schedule, sub_seed(seed, "run", number), warm_start is None, report)
+            results.append((model, held_out_score(model, held_out), length))
+            bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+        best = choose([score for _, score, _ in results])
         model = results[best][0]
-        _polish(model, EpisodeTensors.of(data), config, sub_seed(seed, "polish"), bar.start_run("polish"))
+        polish: dict[str, Any] = {}
+        if recipe.is_polished:
+            report = bar.start_run("polish", config.polish_steps)
+            whole = _Job(config, EpisodeTensors.of(data, device=place), None)
+            length = _polish(model, whole, sub_seed(seed, "polish"), report)
+            bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+            polish = _length_entry(length)
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
         seed=seed,
-        runs=[_run_entry(s, m, score, i == best) for i, (s, (m, score)) in enumerate(zip(runs, results, strict=True))],
+        runs=[_run_entry(runs[i], *result, i == best) for i, result in enumerate(results)],
+        polish=polish,
         fit_time_s=time.perf_counter() - started,
     )
-    return model
+    return model.to("cpu")
 
 
 def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
@@ -158,6 +170,15 @@ def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
     )
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What a run is trained on, and the episodes that early stopping looks at (None: its own)."""
+
+    config: FitConfig
+    data: EpisodeTensors
+    aside: EpisodeTensors | None
+
+
 class _Builder:
     """Builds a fresh model for every run."""
 
@@ -169,14 +190,16 @@ class _Builder:
         max_contexts: int,
         dt: float | None,
         seed: int,
+        recipe: Recipe,
     ) -> None:
-        self.registry, self.seed = registry, seed
+        self.registry, self.seed, self.recipe = registry, seed, recipe
         self.sizes: dict[str, Any] = {
             "max_contexts": max_contexts, "obs_dim": data.obs_dim, "act_dim": data.act_dim, "dt": dt
         }  # fmt: skip
         prior, dynamics, distillation = (
             self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distiller"), parts, strict=True)
         )
+        dynamics = dataclasses.replace(dynamics, config=recipe.settle_dynamics(dynamics.config))
         self.parts = ModelParts(prior, dynamics, distillation)
         self.rows = [torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()]
 
@@ -189,7 +212,8 @@ class _Builder:
     def __call__(self, run: int) -> ContextModel:
         task = TaskSpec(**self.sizes, seed=sub_seed(self.seed, "start", run))
         model = build_model(self.parts, task, self.registry)
-        model.dynamics.set_normaliser(*self.rows)
+        if self.recipe.is_normalised:
+            model.dynamics.set_normaliser(*self.rows)
         return model
 
 
@@ -206,49 +230,51 @@ def build_model(parts: ModelParts, task: TaskSpec, registry: Registry) -> Contex
 
 def _train(
     model: ContextModel,
-    data: EpisodeTensors,
-    config: FitConfig,
+    job: _Job,
     schedule: Schedule,
     seed: int,
-    warm_start: ContextModel | None,
+    from_scratch: bool,
     report: Callable[[int, float, int], None],
-) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # Pyro draws the chain from torch's global generator
+) -> RunLength:
+    with _seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
-        trainer = Trainer(model.prior, model.dynamics, model.distiller, data, config, schedule, generator)
+        trainer = Trainer(model.prior, model.dynamics, model.distiller, job.data, job.config, schedule, generator)
         trainer.keep = model.is_active.clone()
-        trainer.run(report, from_scratch=warm_start is None)
+        length = trainer.run(report, from_scratch, job.aside)
     model.is_active = trainer.keep
     model.extract()
+    return length
 
 
-def _polish(
-    model: ContextModel, data: EpisodeTensors, config: FitConfig, seed: int, report: Callable[[int, float, int], None]
-) -> None:
+def _polish(model: ContextModel, job: _Job, seed: int, report: Callable[[int, float, int], None]) -> RunLength:
     """Train the chosen model on all data with its contexts settled: no slot comes or goes, noise floors fall.
 
     Only the kept heads run, so this is cheap.
     """
-    model.is_active = model.is_active & torch.as_tensor(model.kept)
+    model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
     model.dynamics.sharpen()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with _seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
-        trainer = Trainer(
-            model.prior, model.dynamics, model.distiller, data, config, POLISH, generator, config.polish_steps
-        )
+        parts = model.prior, model.dynamics, model.distiller
+        trainer = Trainer(*parts, job.data, job.config, POLISH, generator, job.config.polish_steps)
         trainer.keep = model.is_active.clone()
-        trainer.run(report, from_scratch=False)
+        length = trainer.run(report, from_scratch=False)
         trainer.settle_chain()
     model.extract()
+    return length
 
 
-def _plan_runs(config: FitConfig, warm_start: ContextModel | None, reset: str | None) -> list[Schedule]:
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators, from which Pyro draws the chain, and put them back afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _plan_runs(config: FitConfig, recipe: Recipe, warm_start: ContextModel | None, reset: str | None) -> list[Schedule]:
     if warm_start is not None and reset is None:
-        return [REFIT]
-    if config.recipe == "literal":
-        return [LITERAL]
+        return [recipe.refit]
     return [config.schedules[run % len(config.schedules)] for run in range(config.num_restarts)]
 
 
@@ -271,6 +297,10 @@ def _hold_out(data: Trajectories, share: float, seed: int) -> tuple[Trajectories
     return train, held_out
 
 
+def _aside(train: Trajectories, held_out: Trajectories, device: torch.device) -> EpisodeTensors | None:
+    return None if held_out is train else EpisodeTensors.of(held_out, device=device)
+
+
 def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str | None) -> None:
     if reset not in {None, "chain"}:
         raise ConfigError(f"reset={reset!r} is not known; use reset='chain' or leave it out")
@@ -290,11 +320,18 @@ def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str 
         )
 
 
-def _run_entry(schedule: Schedule, model: ContextModel, score: HeldOutScore, is_taken: bool) -> dict[str, Any]:
+def _run_entry(
+    schedule: Schedule, model: ContextModel, score: HeldOutScore, length: RunLength, is_taken: bool
+) -> dict[str, Any]:
     return {
         "schedule": schedule.name,
         "num_contexts": model.num_contexts,
         "held_out_log_likelihood": score.log_likelihood,
         "held_out_rmse": score.rmse,
         "taken": is_taken,
+        **_length_entry(length),
     }
+
+
+def _length_entry(length: RunLength) -> dict[str, Any]:
+    return {"num_steps": length.num_steps, "stopped_early": length.is_stopped}

@@ -141,11 +141,19 @@ class ContextHeads(nn.Module):
         pairs = zip(self.weights, self.biases, strict=True)
         return [(weight, bias) if slots is None else (weight[slots], bias[slots]) for weight, bias in pairs]
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the layers are of the size that the kernels are made for: at most one hidden, few inputs and outputs.
+
+        Only its own step costs a small network on the CPU; on other devices every operation has to be launched.
+        """
+        return len(self.weights) <= 2 and self.weights[0].shape[2] + self.weights[-1].shape[1] <= WIDEST_COMPILED
+
     def _is_compilable(self, *rows: Tensor) -> bool:
         dtype = self.weights[0].dtype
         return (
             len(self.weights) == 2
-            and self.weights[0].shape[2] + self.weights[1].shape[1] <= WIDEST_COMPILED
+            and self.is_narrow
             and dtype in (torch.float32, torch.float64)
             and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in rows))
             and all(tensor.device.type == "cpu" and tensor.dtype == dtype for tensor in (*rows, self.weights[0]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,9 @@ class FitReport:
         num_episodes: episodes it was learned from.
         num_transitions: observed transitions among them.
         seed: seed of the fit.
-        runs: one entry a restart: schedule, scores on held-out data, whether it was taken.
+        runs: one entry a restart: schedule, steps that it took, whether early stopping ended it, scores on held-out
+            data, whether it was taken.
+        polish: steps that the last phase took and whether early stopping ended it; empty where there was none.
         fit_time_s: seconds that the fit took.
     """
 
@@ -60,6 +64,7 @@ class FitReport:
     num_transitions: int = 0
     seed: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
+    polish: dict[str, Any] = field(default_factory=dict)
     fit_time_s: float = 0.0
 
 
@@ -81,7 +86,7 @@ class ContextModel(mbrl.models.Model):
     def __init__(
         self, task: TaskSpec, prior: ContextPrior, dynamics: ContextDynamics, distiller: Distiller, parts: ModelParts
     ) -> None:
-        super().__init__("cpu")
+        super().__init__(torch.device("cpu"))
         self.task, self.parts, self.distiller = task, parts, distiller
         self.prior, self.dynamics = prior, dynamics
         self.report = FitReport()
@@ -105,8 +110,15 @@ class ContextModel(mbrl.models.Model):
         """Decide anew which slots to keep and reduce the chain to them (Theorem 1)."""
         with torch.no_grad():
             posterior = self.posterior()
-            self._kept = keep_at_least(posterior, self.distiller.keep(posterior))
+            self._kept = keep_at_least(posterior, self.distiller.keep(posterior)).to(self.is_active.device)
             self._chain = apply_keep_mask(posterior, self._kept)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContextModel:
+        """Move everything, the distilled chain too (`to`, `cpu`, `cuda`, `double`)."""
+        super()._apply(fn, recurse)
+        self._chain = ContextChain(fn(self._chain.initial), fn(self._chain.transition))
+        self.device = self._kept.device
+        return self
 
     @property
     def chain(self) -> ContextChain:
@@ -126,7 +138,7 @@ class ContextModel(mbrl.models.Model):
     @property
     def kept(self) -> Bool[np.ndarray, " K"]:
         """Which slots of the full posterior survived distillation."""
-        return self._kept.numpy().copy()
+        return self._kept.cpu().numpy().copy()
 
     @property
     def num_contexts(self) -> int:
@@ -136,17 +148,17 @@ class ContextModel(mbrl.models.Model):
     @property
     def transition(self) -> Float[np.ndarray, "k k"]:
         """p(next context | context), one row per current context."""
-        return self._chain.transition.double().numpy().copy()
+        return self._chain.transition.double().cpu().numpy().copy()
 
     @property
     def initial(self) -> Float[np.ndarray, " k"]:
         """Law of the first acting context."""
-        return self._chain.initial.double().numpy().copy()
+        return self._chain.initial.double().cpu().numpy().copy()
 
     @property
     def stationary(self) -> Float[np.ndarray, " k"]:
         """Long-run share of time in each context."""
-        return stationary(self._chain.transition, self._chain.initial).double().numpy()
+        return stationary(self._chain.transition, self._chain.initial).double().cpu().numpy()
 
     # What it says about data ------------------------------------------------------------------------------------
 
@@ -163,12 +175,12 @@ class ContextModel(mbrl.models.Model):
     def most_likely(self, data: Trajectories) -> Int[np.ndarray, "N T"]:
         """Give the most likely path of contexts (Viterbi); -1 beyond an episode's end."""
         batch, log_lik = self._log_lik(data)
-        return hmm.viterbi(self._chain, log_lik, batch.lengths).numpy()
+        return hmm.viterbi(self._chain, log_lik, batch.lengths).cpu().numpy()
 
     def log_likelihood(self, data: Trajectories) -> Float[np.ndarray, " N"]:
         """Give log p(episode) of every episode, contexts summed out, in the data's own units."""
         batch, log_lik = self._log_lik(data)
-        return hmm.filter_contexts(self._chain, log_lik, batch.lengths).log_evidence.double().numpy()
+        return hmm.filter_contexts(self._chain, log_lik, batch.lengths).log_evidence.double().cpu().numpy()
 
     def predictive_belief(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
         """Give the belief before every step: p(context[t] | obs up to t, acts up to t-1); NaN beyond the end."""
@@ -179,14 +191,14 @@ class ContextModel(mbrl.models.Model):
     def predict_next(self, data: Trajectories) -> Float[np.ndarray, "N T S"]:
         """Give the expected next observation before every step, averaged over the belief; NaN where none is known."""
         with torch.no_grad():
-            batch = EpisodeTensors.of(data).batch()
+            batch = EpisodeTensors.of(data, device=self.device).batch()
             obs, act = batch.obs[:, :-1].flatten(0, 1), batch.act.flatten(0, 1)
-            belief = torch.as_tensor(self.predictive_belief(data), dtype=obs.dtype).flatten(0, 1)
+            belief = torch.as_tensor(self.predictive_belief(data)).to(obs).flatten(0, 1)
             mean = torch.zeros_like(obs)
             for column, slot in enumerate(self.slots.tolist()):
-                context = torch.full((len(obs),), slot)
+                context = torch.full((len(obs),), slot, device=obs.device)
                 mean += belief[:, column : column + 1] * self.dynamics.predict(obs, act, context)
-            predicted = mean.view(*batch.act.shape[:2], -1).double().numpy()
+            predicted = mean.view(*batch.act.shape[:2], -1).double().cpu().numpy()
         return np.where(data.is_observed[..., None], predicted, np.nan)
 
     def predict(
@@ -206,31 +218,35 @@ class ContextModel(mbrl.models.Model):
             belief: law of the context that acts first; `initial` by default.
             seed: seed of the draws.
         """
-        generator = torch.Generator().manual_seed(seed)
-        start = torch.as_tensor(np.repeat(np.asarray(obs)[None], num_samples, 0), dtype=torch.float32).flatten(0, 1)
-        steps = torch.as_tensor(np.asarray(acts), dtype=torch.float32)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        start = self._tensor(np.repeat(np.asarray(obs)[None], num_samples, 0)).flatten(0, 1)
+        steps = self._tensor(acts)
         if steps.ndim != 3 or len(steps) != len(np.asarray(obs)) or steps.shape[-1] != self.task.act_dim:
             raise DataError(f"acts must be (B, H, {self.task.act_dim}) with B as in obs, got {tuple(steps.shape)}")
-        law = (
-            None if belief is None else torch.as_tensor(np.asarray(belief), dtype=torch.float32).repeat(num_samples, 1)
-        )
+        law = None if belief is None else self._tensor(belief).repeat(num_samples, 1)
         state = self.reset(start, generator, law)
         futures = []
         for step in range(steps.shape[1]):
             next_obs, _, _, state = self.sample(steps[:, step].repeat(num_samples, 1), state, rng=generator)
             futures.append(next_obs)
         stacked = torch.stack(futures, 1).view(num_samples, len(steps), steps.shape[1], -1)
-        return stacked.double().numpy()
+        return stacked.double().cpu().numpy()
 
     def online_filter(self) -> OnlineFilter:
-        """Give a filter that is fed step by step while the system runs."""
+        """Give a filter that is fed step by step while the system runs; it always runs on the CPU."""
+        if self.device.type != "cpu":
+            return copy.deepcopy(self).to("cpu").online_filter()
         density = compiled_row(self.dynamics, self.slots) or self._row_log_lik
         return OnlineFilter(self.initial, self.transition, density)
 
     def _row_log_lik(self, obs: Any, act: Any, next_obs: Any) -> Float[np.ndarray, " k"]:
-        rows = [torch.as_tensor(np.atleast_2d(row), dtype=torch.float32) for row in (obs, act, next_obs)]
+        rows = [self._tensor(np.atleast_2d(row)) for row in (obs, act, next_obs)]
         with torch.no_grad():
             return self.dynamics.log_prob_slots(rows[0], rows[1], rows[2], self.slots)[0].double().numpy()
+
+    def _tensor(self, values: Any) -> Tensor:
+        """Give numbers as the model takes them: single precision, on its device."""
+        return torch.as_tensor(np.asarray(values), dtype=torch.float32, device=self.device)
 
     def _log_lik(self, data: Trajectories) -> tuple[EpisodeBatch, Float[Tensor, "N T k"]]:
         if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):
@@ -238,7 +254,7 @@ class ContextModel(mbrl.models.Model):
                 f"the model was learned on {self.task.obs_dim} observations and {self.task.act_dim} actions a step; "
                 f"this data has {data.obs_dim} and {data.act_dim}"
             )
-        batch = EpisodeTensors.of(data).batch()
+        batch = EpisodeTensors.of(data, device=self.device).batch()
         with torch.no_grad():
             return batch, step_log_lik(self.dynamics, batch, self.slots)
 
@@ -269,9 +285,9 @@ class ContextModel(mbrl.models.Model):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Give the squared error of the belief's mean prediction, not reduced: `B S` or `B T S`."""
         batch = self._episodes(model_in)
-        data = Trajectories(batch.obs.numpy(), batch.act.numpy())
+        data = Trajectories(batch.obs.cpu().numpy(), batch.act.cpu().numpy())
         self.extract()
-        error = torch.as_tensor(self.predict_next(data)) - batch.obs[:, 1:]
+        error = torch.as_tensor(self.predict_next(data), device=self.device) - batch.obs[:, 1:]
         squared = error.float().square()
         return (squared if np.ndim(model_in.obs) == 3 else squared[:, 0]), {}
 
@@ -285,7 +301,7 @@ class ContextModel(mbrl.models.Model):
             obs, act, next_obs = obs[:, None], act[:, None], next_obs[:, None]
         if obs.ndim == 4:  # mbrl-lib's bootstrap iterators put the ensemble first; this model is no ensemble
             obs, act, next_obs = obs[0], act[0], next_obs[0]
-        lengths = torch.full((len(obs),), act.shape[1])
+        lengths = torch.full((len(obs),), act.shape[1], device=obs.device)
         return EpisodeBatch(torch.cat([obs, next_obs[:, -1:]], 1), act, lengths)
 
     def reset(
@@ -298,7 +314,7 @@ class ContextModel(mbrl.models.Model):
 
         mbrl-lib's ModelEnv hands over an array, whatever its own annotation says.
         """
-        obs = torch.as_tensor(obs, dtype=torch.float32)
+        obs = torch.as_tensor(obs, dtype=torch.float32, device=self.device)
         law = self._chain.initial.expand(len(obs), -1) if belief is None else belief
         return {"obs": obs, "context": torch.multinomial(law, 1, generator=rng).squeeze(-1)}
 
@@ -334,4 +350,4 @@ class ContextModel(mbrl.models.Model):
 
 
 def _padded(probs: Float[Tensor, "N T k"], data: Trajectories) -> Float[np.ndarray, "N T k"]:
-    return np.where(data.is_step[..., None], probs.double().numpy(), np.nan)
+    return np.where(data.is_step[..., None], probs.double().cpu().numpy(), np.nan)

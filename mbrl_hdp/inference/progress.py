@@ -12,13 +12,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 class FitProgress:
     """Shows which run is under way, its loss and how many contexts are still open."""
 
-    def __init__(self, num_runs: int, num_steps: int, is_wanted: bool) -> None:
-        console = Console(stderr=True)
+    def __init__(self, num_runs: int, num_steps: int, is_wanted: bool, console: Console | None = None) -> None:
+        console = console or Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal))
         self._task = self._bar.add_task("fit", total=num_steps)
         self._num_runs, self._run = num_runs, 0
-        self._found: list[int] = []
+        self._planned = 0
+        self._words = "fit"
 
     def __enter__(self) -> FitProgress:
         self._bar.start()
@@ -29,17 +30,27 @@ class FitProgress:
     ) -> None:
         self._bar.stop()
 
-    def start_run(self, schedule: str) -> Callable[[int, float, int], None]:
-        """Give the function that a run reports every step to."""
+    @property
+    def num_done(self) -> int:
+        """Steps that the bar shows as done."""
+        return int(self._bar.tasks[0].completed)
+
+    def start_run(self, schedule: str, num_steps: int) -> Callable[[int, float, int], None]:
+        """Give the function that a run of at most `num_steps` reports every step to."""
         self._run += 1
-        number = self._run
+        self._planned += num_steps
+        is_one_of_the_runs = self._run <= self._num_runs
+        self._words = words = f"run {self._run}/{self._num_runs} ({schedule})" if is_one_of_the_runs else schedule
 
         def report(step: int, loss: float, num_open: int) -> None:
-            words = f"run {number}/{self._num_runs} ({schedule})  loss {loss:8.3f}  contexts open {num_open}"
-            self._bar.update(self._task, advance=1, description=words, refresh=step % 10 == 0)
+            line = f"{words}  loss {loss:8.3f}  contexts open {num_open}"
+            self._bar.update(self._task, advance=1, description=line, refresh=step % 10 == 0)
 
         return report
 
-    def end_run(self, num_contexts: int) -> None:
-        """Note what a run found."""
-        self._found.append(num_contexts)
+    def end_run(self, num_contexts: int, num_steps: int, is_stopped: bool) -> None:
+        """Show what a run found; the steps that it did not need count as done."""
+        line = f"{self._words}  contexts found {num_contexts}"
+        if is_stopped:
+            line += f"  settled after {num_steps} steps"
+        self._bar.update(self._task, completed=self._planned, description=line, refresh=True)

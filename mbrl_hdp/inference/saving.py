@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError, did_you_mean
 from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.types import TaskSpec
 
@@ -29,7 +30,7 @@ _KINDS = {"prior": "prior", "dynamics": "dynamics", "distillation": "distiller"}
 def save_model(model: ContextModel, folder: Path) -> None:
     """Write a model to a folder, which is made if it is not there; an interrupted write leaves the old files whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     words = {
         "schema_version": SCHEMA_VERSION,
         "task": dataclasses.asdict(model.task),
@@ -45,14 +46,22 @@ def save_model(model: ContextModel, folder: Path) -> None:
         path.write_text(json.dumps(words, indent=2))
 
 
-def load(folder: str | Path, registry: Registry | None = None) -> ContextModel:
+def load(folder: str | Path, registry: Registry | None = None, device: str = "cpu") -> ContextModel:
     """Build a model from a folder that `model.save` wrote (`mbrl_hdp.load`).
+
+    Args:
+        folder: where it was saved.
+        registry: plugins to choose from; all installed ones by default.
+        device: where its tensors go: cpu, cuda, or auto (cuda only if there is one and the networks are not small).
+            Agents and planners want a model on the CPU.
 
     Raises:
         CheckpointError: if a file is missing, damaged or of another version, or a plugin is not installed.
+        ConfigError: if the device does not exist here.
     """
     from mbrl_hdp.inference.fit import build_model
 
+    check_device(device)
     folder = Path(folder)
     words, tensors = _read(folder / _NUMBERS)
     registry = registry or load_registry()
@@ -66,7 +75,7 @@ def load(folder: str | Path, registry: Registry | None = None) -> ContextModel:
     model = build_model(parts, task, registry)
     _fill(model, tensors, folder / _NUMBERS)
     model.report = report
-    return model
+    return model.to(resolve_device(device, lambda: has_small_networks(model.dynamics)))
 
 
 def load_parameters(model: ContextModel, folder: Path) -> None:

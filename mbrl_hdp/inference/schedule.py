@@ -1,8 +1,8 @@
 """How a model is trained: budget, learning rates and the order in which things are let go.
 
-The paper's text as written (`literal`) rarely finds the contexts; `robust` normalises, holds a sticky chain while the
-heads part, and only then lets the chain and the distillation move. One schedule does not fit all data (tempering the
-likelihood helps where contexts differ strongly and hides them where they differ little), so restarts take turns.
+What else a recipe is made of stands in `recipes.py`. The robust one holds a sticky chain while the heads part, and only
+then lets the chain and the distillation move. One schedule does not fit all data (tempering the likelihood helps where
+contexts differ strongly and hides them where they differ little), so restarts take turns.
 """
 
 from __future__ import annotations
@@ -42,12 +42,24 @@ class Schedule:
             return self.rate_factor
         return self.rate_factor * (1.0 - 0.9 * (progress - self.decay_from) / (1.0 - self.decay_from))
 
+    def last_event(self) -> float:
+        """Give the fraction of the run after which nothing is let go any more; learning rates may still fall.
+
+        What is set to the end of the run never happens in it and does not count.
+        """
+        events = [0.0, self.freeze_until]
+        if self.temper_from < 1.0:
+            events.append(self.temper_until)
+        if self.distil_from < 1.0:
+            events += [self.distil_from, self.keep_two_until]
+        return max(event for event in events if event < 1.0)
+
 
 TEMPERED = Schedule("tempered", temper_from=0.1)
 PLAIN = Schedule("plain", freeze_until=0.7, distil_from=0.8)
 REFIT = Schedule("refit", freeze_until=0.0, distil_from=0.0, keep_two_until=0.0, decay_from=0.0, rate_factor=0.2)
 POLISH = Schedule("polish", freeze_until=0.0, distil_from=1.0, decay_from=0.0)
-LITERAL = Schedule("literal", freeze_until=0.0, distil_from=0.0, decay_from=1.0)
+LITERAL = Schedule("literal", freeze_until=0.0, distil_from=0.0, keep_two_until=0.0, decay_from=1.0)
 
 
 @dataclass
@@ -56,16 +68,18 @@ class FitConfig:
 
     recipe: str = setting(
         "robust",
-        "robust: schedules with restarts; literal: one run, nothing held or tempered, distilling from the first step",
+        "robust: what finds the contexts on every seed; literal: the paper's text, one run (docs/recipes.md)",
         choices=("robust", "literal"),
     )
     num_steps: int = setting(500, "gradient steps of one run", at_least=1)
     batch_size: int = setting(100, "episodes in a minibatch", at_least=1)
     learning_rate: float = setting(5e-3, "learning rate of the transition heads", above=0.0)
     row_learning_rate: float = setting(
-        1e-2, "learning rate of the chain where the prior has no natural step", above=0.0
+        1e-2, "learning rate of the chain where it takes no natural steps (mle, own priors, recipe=literal)", above=0.0
     )
-    top_learning_rate: float = setting(5e-2, "learning rate of the shared weights", above=0.0)
+    top_learning_rate: float | None = setting(
+        None, "learning rate of the shared weights; null means the recipe's: .05, literal .01", above=0.0
+    )
     natural_step: float = setting(0.05, "step of the natural gradient of the chain", above=0.0, at_most=1.0)
     stay: float = setting(0.8, "diagonal of the chain that training starts from", at_least=0.0, at_most=1.0)
     start_strength: float = setting(1000.0, "pseudo-counts a row behind that chain", above=0.0)
@@ -75,4 +89,16 @@ class FitConfig:
         0.1, "share of the episodes kept aside for choosing among the runs", at_least=0.0, below=1.0
     )
     clip: float = setting(10.0, "gradients are cut elementwise at this size", above=0.0)
+    patience: int = setting(
+        0,
+        "end a run after this many checks without improvement and take its best state; 0, the default, takes all steps",
+        at_least=0,
+    )
+    check_every: int = setting(20, "steps between two such checks", at_least=1)
+    tolerance: float = setting(
+        1e-3,
+        "what counts as an improvement: log-likelihood per transition of the episodes kept aside (polish, or none "
+        "kept aside: the mean bound per transition since the last check)",
+        at_least=0.0,
+    )
     schedules: list[Schedule] = field(default_factory=lambda: [replace(TEMPERED), replace(PLAIN)])

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mbrl_hdp.distil.distiller import Distiller, keep_at_least
+from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import Elbo, ElboScale, EpisodeBatch, elbo, expected_log_likelihood, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
+from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.schedule import FitConfig, Schedule
+from mbrl_hdp.inference.stopping import EarlyStop
+from mbrl_hdp.probability.hmm import filter_contexts
 from mbrl_hdp.types import ContextChain, ContextPosterior
 
 Report = Callable[[int, float, int], None]
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """How long a run was.
+
+    Attributes:
+        num_steps: steps that it took.
+        is_stopped: whether it ended before its last step because nothing improved any more.
+    """
+
+    num_steps: int
+    is_stopped: bool
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """A copy of everything that training changes, but for the optimiser."""
+
+    values: list[Tensor]
+    keep: Bool[Tensor, " K"]
 
 
 class Trainer:
@@ -35,36 +61,83 @@ class Trainer:
     ) -> None:
         self.prior, self.dynamics, self.distiller = prior, dynamics, distiller
         self.data, self.config, self.schedule = data, config, schedule
+        self.recipe = RECIPES[config.recipe]
         self.generator = generator
         self.num_steps = config.num_steps if num_steps is None else num_steps
-        self.keep = torch.ones(prior.max_contexts, dtype=torch.bool)
-        self.start_chain = sticky_chain(prior.max_contexts, config.stay)
+        self.keep = torch.ones(prior.max_contexts, dtype=torch.bool, device=data.device)
+        self.start_chain = sticky_chain(prior.max_contexts, config.stay, data.device)
         prior.prepare()
         top = {id(p) for p in _top_parameters(prior)}
         rows = [p for p in prior.parameters() if id(p) not in top]
-        is_natural = isinstance(prior, NaturalPrior)
+        top_rate = self.recipe.top_learning_rate if config.top_learning_rate is None else config.top_learning_rate
         self.optimiser = torch.optim.Adam(
             [
                 {"params": list(dynamics.parameters()), "lr": config.learning_rate},
-                {"params": _top_parameters(prior), "lr": config.top_learning_rate},
-                {"params": [] if is_natural else rows, "lr": config.row_learning_rate},
+                {"params": _top_parameters(prior), "lr": top_rate},
+                {"params": [] if self._natural_prior() else rows, "lr": config.row_learning_rate},
             ]
         )
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
 
-    def run(self, report: Report | None = None, from_scratch: bool = True) -> None:
-        """Take all steps; `report(step, loss, num_kept)` is called after each.
+    def run(
+        self, report: Report | None = None, from_scratch: bool = True, held_out: EpisodeTensors | None = None
+    ) -> RunLength:
+        """Take all steps, or fewer where the settings have patience; `report(step, loss, num_kept)` after each.
 
         Args:
             report: told about every step.
-            from_scratch: start the chain at the sticky one; False goes on from where the prior is.
+            from_scratch: start the chain where the recipe does; False goes on from where the prior is.
+            held_out: other episodes for early stopping to look at; the bound on the run's own by default.
         """
-        if from_scratch and isinstance(self.prior, StartablePrior):
+        if from_scratch and self.recipe.has_sticky_start and isinstance(self.prior, StartablePrior):
             self.prior.start_from(self.start_chain, self.config.start_strength)
-        for step in range(self.num_steps):
-            loss = self._step(step / self.num_steps)
+        watch = self._early_stop(held_out) if self.config.patience else None
+        num_steps, is_over = 0, False
+        while num_steps < self.num_steps and not is_over:
+            loss = self._step(num_steps / self.num_steps)
             if report:
-                report(step, loss, int(self.keep.sum()))
+                report(num_steps, loss, int(self.keep.sum()))
+            is_over = watch is not None and watch.is_over(num_steps, -loss / self._loss_unit())
+            num_steps += 1
+        if watch is not None and watch.best is not None:
+            self._restore(watch.best)
+        return RunLength(num_steps, is_stopped=num_steps < self.num_steps)
+
+    def _early_stop(self, held_out: EpisodeTensors | None) -> EarlyStop[TrainingState]:
+        config = self.config
+        first = math.ceil(self.schedule.last_event() * self.num_steps)
+        measure = None if held_out is None else lambda: self.log_likelihood(held_out)
+        return EarlyStop(config.patience, config.tolerance, config.check_every, first, self._state, measure)
+
+    def _state(self) -> TrainingState:
+        return TrainingState([value.detach().clone() for value in self._values()], self.keep.clone())
+
+    def _restore(self, state: TrainingState) -> None:
+        with torch.no_grad():
+            for value, saved in zip(self._values(), state.values, strict=True):
+                value.copy_(saved)
+        self.keep = state.keep
+
+    def _values(self) -> list[Tensor]:
+        return [*self.prior.parameters(), *self.dynamics.parameters()]
+
+    def log_likelihood(self, data: EpisodeTensors) -> float:
+        """Give the log-likelihood per transition of episodes under the expected chain of the kept contexts."""
+        with torch.no_grad():
+            slots = self.keep.nonzero().squeeze(-1)
+            batch = data.batch()
+            found = filter_contexts(
+                apply_keep_mask(self.posterior(), self.keep), step_log_lik(self.dynamics, batch, slots), batch.lengths
+            )
+            return float(found.log_evidence.double().sum()) / data.num_transitions
+
+    def _loss_unit(self) -> float:
+        """Give what the loss must be divided by to be one of one transition."""
+        return 1.0 if self.recipe.is_loss_per_transition else float(self.data.num_transitions)
+
+    def _natural_prior(self) -> NaturalPrior | None:
+        """Give the prior if its rows move by natural steps; None if the optimiser moves them."""
+        return self.prior if self.recipe.has_natural_steps and isinstance(self.prior, NaturalPrior) else None
 
     def _step(self, progress: float) -> float:
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
@@ -73,7 +146,11 @@ class Trainer:
             self._mask(progress)
         batch = self._minibatch()
         scale = ElboScale(
-            len(self.data), self.data.num_transitions, self.schedule.temperature(progress), self._mask_or_none()
+            len(self.data),
+            self.data.num_transitions if self.recipe.is_loss_per_transition else 1,
+            self.schedule.temperature(progress),
+            self._mask_or_none(),
+            reduce=self.recipe.reduce,
         )
         self.optimiser.zero_grad(set_to_none=True)
         bound: Elbo | None = None
@@ -87,15 +164,16 @@ class Trainer:
             [p for group in self.optimiser.param_groups for p in group["params"]], self.config.clip
         )
         self.optimiser.step()
-        if bound is not None and isinstance(self.prior, NaturalPrior):
-            self.prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
+        prior = self._natural_prior()
+        if bound is not None and prior is not None:
+            prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
         return float(loss.detach())
 
     def _minibatch(self) -> EpisodeBatch:
         if self.config.batch_size >= len(self.data):
             return self.data.batch()
-        order = torch.randperm(len(self.data), generator=self.generator)
-        return self.data.batch(order[: self.config.batch_size])
+        order = torch.randperm(len(self.data), generator=self.generator)  # the same on every device
+        return self.data.batch(order[: self.config.batch_size].to(self.data.device))
 
     def _frozen_loss(self, batch: EpisodeBatch, scale: ElboScale) -> Float[Tensor, ""]:
         """Give the loss while the chain is held: the heads learn, the prior waits."""
@@ -121,9 +199,11 @@ class Trainer:
                 self.prior.natural_step(found.expected_initial, found.expected_transitions, 1.0)
 
     def _mask(self, progress: float) -> None:
+        if not self.recipe.is_distilled_for_good:
+            self.keep = torch.ones_like(self.keep)
         posterior = self.posterior(is_training=True)
         minimum = 2 if progress < self.schedule.keep_two_until else 1
-        self.keep = keep_at_least(posterior, self.distiller.keep(posterior), minimum)
+        self.keep = keep_at_least(posterior, self.distiller.keep(posterior), minimum).to(self.keep.device)
 
     def _mask_or_none(self) -> Bool[Tensor, " K"] | None:
         return None if bool(self.keep.all()) else self.keep
@@ -136,10 +216,10 @@ class Trainer:
         )
 
 
-def sticky_chain(max_contexts: int, stay: float) -> ContextChain:
+def sticky_chain(max_contexts: int, stay: float, device: torch.device | str = "cpu") -> ContextChain:
     """Give the chain that training starts from: `stay` on the diagonal, the rest spread over all contexts."""
-    uniform = torch.full((max_contexts,), 1.0 / max_contexts)
-    return ContextChain(uniform, (1.0 - stay) * uniform + stay * torch.eye(max_contexts))
+    uniform = torch.full((max_contexts,), 1.0 / max_contexts, device=device)
+    return ContextChain(uniform, (1.0 - stay) * uniform + stay * torch.eye(max_contexts, device=device))
 
 
 def _top_parameters(prior: ContextPrior) -> list[torch.nn.Parameter]:

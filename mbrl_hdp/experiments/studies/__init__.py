@@ -15,6 +15,7 @@ _STUDIES = {
     "small_data": "small_data",
     "soft": "soft",
     "chain_bias": "chain_bias",
+    "recipes": "recipes",
     "theorem3": "theorem3",
 }
 
