@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from pathlib import Path
 
 from mbrl_hdp import collect
@@ -50,9 +51,9 @@ def learn_control(run: Path, profile: str, extra: list[str]) -> int:
         print(f"{run}/ holds an unfinished run: going on from its last checkpoint; --fresh starts anew.\n")
         words = ["train", f"resume={run}"]
     print(f"    $ mbrl-hdp {' '.join(words)}\n")
-    print(
-        "100 random episodes, a model, then three rounds of 20 episodes; two to four minutes on one core.", flush=True
-    )
+    if profile == "fast":
+        print("100 random episodes, a model, then three rounds of 20 episodes: two to four minutes on one core.")
+    sys.stdout.flush()
     code = mbrl_hdp(words)
     if code:
         print(f"The run stopped; `--fresh` (or deleting {run}/) starts it anew.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -20,7 +21,7 @@ from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.experiments.episodes import Record, run_episode
 from mbrl_hdp.experiments.loop import Run
 from mbrl_hdp.experiments.runs import load_run
-from mbrl_hdp.experiments.tasks import make_task
+from mbrl_hdp.experiments.tasks import make_env
 from mbrl_hdp.inference.scoring import align
 from mbrl_hdp.report.figures import context_colours
 from mbrl_hdp.report.scenes import INK, CartPoleScene, PictureScene, Scene, TraceScene
@@ -118,8 +119,7 @@ def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
     if not run.agent.is_ready:
         raise DataError("the run's agent has not learned anything yet; go on with it first")
     if not isinstance(env.unwrapped, CartPoleSwingUp) and "rgb_array" in env.metadata.get("render_modes", []):
-        config = run.config.env
-        env = make_task(config.name, config.id, {**config.kwargs, "render_mode": "rgb_array"}, config.reward).env
+        env = gymnasium.make(run.config.env.id, render_mode="rgb_array", **run.config.env.kwargs)
 
     def act(packed: Any) -> Any:
         pictures.append(env.unwrapped.render() if env.unwrapped.render_mode == "rgb_array" else None)
@@ -158,6 +158,7 @@ def animate_episode(
     names: Sequence[str] = (),
     title: str = "",
     frame_ms: int = _FRAME_MS,
+    max_frames: int = _MAX_FRAMES,
 ) -> Path:
     """Write an episode as an animated GIF.
 
@@ -168,7 +169,8 @@ def animate_episode(
         scene: what the upper half shows; the observations over time by default.
         names: what the true contexts are called.
         title: written above.
-        frame_ms: milliseconds a frame is shown; long episodes show every second, third, ... step.
+        frame_ms: milliseconds a frame is shown.
+        max_frames: longer episodes show every second, third, ... step.
 
     Example:
         >>> animate_episode(record, strips_of(record, model.slots.numpy()), "episode.gif")
@@ -177,7 +179,7 @@ def animate_episode(
         raise ConfigError(f"frame_ms must be a multiple of 10 from 20 on (GIF's own units), got {frame_ms}")
     length = len(record.episode.obs) - 1
     stage = _Stage(record, strips, scene or TraceScene(), names, title)
-    steps = [*range(0, length, -(-length // _MAX_FRAMES)), length]
+    steps = [*range(0, length, -(-length // max_frames)), length]
     frames = [stage.frame(step) for step in steps]
     # One palette for all frames, from the last one, which shows every colour: nothing flickers and the file is small.
     palette = frames[-1].quantize(_NUM_COLOURS, method=Image.Quantize.MEDIANCUT)
@@ -217,6 +219,10 @@ class _Stage:
             axes[-1].set_xlabel("step", fontsize=9)
         figure.legend(handles=_handles(strips, colours, names), loc="outside lower center", ncols=3, frameon=False,
                       fontsize=9)  # fmt: skip
+        # The layout is found once: finding it anew for every frame takes longer than drawing.
+        scene.show(0)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
 
     def _draw_row(self, ax: Any, name: str, values: Any, colours: list[Any], strips: ContextStrips) -> tuple[Any, int]:
         edges = np.repeat(np.arange(self.length + 1), 2)[1:-1]
