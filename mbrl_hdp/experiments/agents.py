@@ -12,19 +12,22 @@ import torch
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
-from mbrl_hdp.control.planner import Planner, PlannerConfig, make_planner
+from mbrl_hdp.control.planner import CustomConfig, Planner, PlannerConfig, make_planner
 from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.replay import BeliefReplay, model_beliefs
+from mbrl_hdp.control.rewards import AnyRewardFn, LearnedReward
 from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker, NothingTracker, TruthTracker
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.experiments.budget import Budget
 from mbrl_hdp.experiments.episodes import Record
 from mbrl_hdp.experiments.tasks import Task
+from mbrl_hdp.experiments.user_code import search_here
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.settings import setting
 
 Vector = np.ndarray[Any, Any]
+_REWARD = "reward."
 
 
 @dataclass
@@ -93,6 +96,16 @@ class Agent(ABC):
     def begin_episode(self) -> None:  # noqa: B027 - policies have nothing to forget
         """Forget what belongs to the last episode."""
 
+    def learn_reward(
+        self,
+        model: ContextModel,  # noqa: ARG002
+        data: Trajectories,  # noqa: ARG002
+        num_steps: int,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+    ) -> dict[str, float]:
+        """Fit the reward of imagined steps to real ones where it is learned; policies need none. Give metrics."""
+        return {}
+
     @abstractmethod
     def learn(
         self, model: ContextModel | None, new: list[Record], is_refit: bool, num_updates: int
@@ -114,6 +127,12 @@ class PlanningAgent(Agent):
     family, needs_model = "mpc", True
 
     def __init__(self, config: PlannerConfig, task: Task, seed: int) -> None:
+        if task.reward_fn is None:
+            raise ConfigError(
+                f"{task.name} has no reward_fn(act, next_obs) for imagined steps: set env.reward=module:function, or "
+                "env.reward=learned"
+            )
+        self.reward_fn: AnyRewardFn = task.reward_fn
         self.config, self.task, self.seed = config, task, seed
         self._planner: Planner | None = None
         self._tracker: BeliefTracker | None = None
@@ -138,6 +157,12 @@ class PlanningAgent(Agent):
         if self._planner is not None:
             self._planner.reset()
 
+    def learn_reward(self, model: ContextModel, data: Trajectories, num_steps: int, seed: int) -> dict[str, float]:
+        """Fit a learned reward (env.reward=learned) to all data, in the contexts of the model."""
+        if not isinstance(self.reward_fn, LearnedReward):
+            return {}
+        return {"reward_rmse": self.reward_fn.fit(model, data, num_steps, seed)}
+
     def learn(
         self,
         model: ContextModel | None,
@@ -155,21 +180,33 @@ class PlanningAgent(Agent):
         if self._planner is None:
             task = self.task
             self._planner = make_planner(
-                self.config, model, task.reward_fn, task.termination_fn, task.act_low, task.act_high, self.seed
+                self.config, model, self.reward_fn, task.termination_fn, task.act_low, task.act_high, self.seed
             )
         else:
             self._planner.set_model(model)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give the planner's generators and plan."""
-        return {} if self._planner is None else dict(self._planner.state_dict())
+        """Give the planner's generators and plan, and the reward where it is learned."""
+        state = {} if self._planner is None else dict(self._planner.state_dict())
+        if isinstance(self.reward_fn, LearnedReward):
+            state |= {f"{_REWARD}{name}": value for name, value in self.reward_fn.state_dict().items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], model: ContextModel | None) -> None:
-        """Take the model and the planner's state."""
+        """Take the model, the reward and the planner's state."""
+        reward = {name.removeprefix(_REWARD): value for name, value in state.items() if name.startswith(_REWARD)}
+        if isinstance(self.reward_fn, LearnedReward):
+            try:
+                self.reward_fn.load_state_dict(reward)
+            except RuntimeError as error:
+                raise CheckpointError(
+                    "the saved reward does not fit this run (env.reward, max_contexts or the environment changed); "
+                    "resume with the settings it began with"
+                ) from error
         if model is not None:
             self._use(model)
             assert self._planner is not None
-            self._planner.load_state_dict(state)
+            self._planner.load_state_dict({k: v for k, v in state.items() if not k.startswith(_REWARD)})
 
 
 class SacPolicyAgent(Agent):
@@ -254,6 +291,8 @@ def make_agent(config: Any, planner: Any, task: Task, max_contexts: int, seed: i
     if isinstance(config, SacConfig):
         return SacPolicyAgent(config, task, max_contexts, seed, budget)
     if isinstance(config, CemAgentConfig):
+        if isinstance(planner, CustomConfig):
+            search_here()
         return PlanningAgent(planner, task, seed)
     raise ConfigError(f"agent settings of type {type(config).__name__} belong to no agent; known: {', '.join(AGENTS)}")
 

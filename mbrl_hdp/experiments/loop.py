@@ -29,6 +29,9 @@ from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.seeding import seed_everything, sub_seed
 from mbrl_hdp.types import EpisodeSummary
 
+# Gradient steps of a learned reward for every one of the model: its minibatches are small.
+_REWARD_STEPS = 4
+
 
 @dataclass
 class Run:
@@ -68,8 +71,9 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
                 new = collect_episodes(run, epoch, log)
             with _timed(run, "model_s"):
                 is_refit = update_model(run, epoch, log)
+                metrics = update_reward(run, epoch) if is_refit else {}
             with _timed(run, "agent_s"):
-                metrics = update_agent(run, epoch, new, is_refit)
+                metrics |= update_agent(run, epoch, new, is_refit)
             if _is_due(epoch + 1, run.budget.eval_every) or epoch + 1 == run.budget.num_epochs:
                 with _timed(run, "evaluate_s"):
                     metrics |= _evaluation_row(evaluate(run, run.budget.eval_episodes, f"epoch {epoch}", log))
@@ -85,7 +89,7 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
 
 def start_run(config: MainConfig, registry: Registry) -> Run:
     """Build environment, agent and budget; nothing is learned yet."""
-    task = make_task(config.env.name, config.env.id, dict(config.env.kwargs), config.env.reward)
+    task = make_task(config.env, config.max_contexts, sub_seed(config.seed, "reward"))
     budget = budget_for(config.profile, agent_family(config.agent), config.env.name, config.budget)
     seed_everything(config.seed)
     agent = make_agent(config.agent, config.planner, task, config.max_contexts, sub_seed(config.seed, "agent"), budget)
@@ -169,6 +173,14 @@ def _fit_config(run: Run, epoch: int) -> FitConfig:
         num_restarts=1 if quick else FitConfig().num_restarts,
         polish_steps=(FitConfig().polish_steps if epoch == 0 and not quick else 0),
     )
+
+
+def update_reward(run: Run, epoch: int) -> dict[str, float]:
+    """Go on fitting the reward of imagined steps to all data, where it is learned with the model."""
+    assert run.model is not None
+    assert run.data is not None
+    num_steps = _REWARD_STEPS * (run.budget.warm_model_steps if epoch == 0 else run.budget.model_steps)
+    return run.agent.learn_reward(run.model, run.data, num_steps, sub_seed(run.config.seed, "reward", epoch))
 
 
 def update_agent(run: Run, epoch: int, new: list[Record], is_refit: bool) -> dict[str, float]:

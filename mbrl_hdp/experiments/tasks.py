@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from torch import Tensor
 
 import mbrl_hdp.envs  # noqa: F401 - registers the tasks
+from mbrl_hdp.control.rewards import AnyRewardFn, LearnedReward, RewardFn
 from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.experiments.user_code import Steps, check_reward, check_termination, few_steps, load_function, search_here
 
-RewardFn = Callable[[Tensor, Tensor], Tensor]
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.config import EnvConfig
+
+LEARNED = "learned"
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class Task:
     Attributes:
         name: name of the preset.
         env: the environment.
-        reward_fn: batched reward of action and next observation.
+        reward_fn: batched reward of imagined steps: a formula of action and next observation, one that is learned with
+            the model, or None where none is known (policies need none: they learn from the rewards they get).
         termination_fn: batched termination of action and next observation.
         num_contexts: number of true contexts, None where the environment has none to tell.
         dt: seconds per step, None where unknown.
@@ -33,7 +38,7 @@ class Task:
 
     name: str
     env: gymnasium.Env[Any, Any]
-    reward_fn: RewardFn
+    reward_fn: AnyRewardFn | None
     termination_fn: RewardFn
     num_contexts: int | None
     dt: float | None
@@ -65,43 +70,74 @@ class Task:
         return np.asarray(self.action_space.high, dtype=np.float64)
 
 
-def make_task(name: str, env_id: str, kwargs: dict[str, Any], reward: str | None) -> Task:
-    """Build the environment that `env=` names.
+def make_task(config: EnvConfig, max_contexts: int, seed: int) -> Task:
+    """Build the environment that `env=` names and try its functions on a few steps.
+
+    Args:
+        config: the settings `env.*`.
+        max_contexts: context slots of a learned reward.
+        seed: seed of a learned reward's starting weights.
 
     Raises:
-        ConfigError: if it does not exist, has other spaces than flat boxes, or no reward function is known.
+        ConfigError: if it does not exist, has other spaces than flat bounded boxes, or its functions do not work.
     """
-    try:
-        env = gymnasium.make(env_id, **kwargs)
-    except (gymnasium.error.Error, TypeError) as error:
-        raise ConfigError(f"env.id={env_id!r} cannot be made: {' '.join(str(error).split())}") from error
-    for what, space in (("observation", env.observation_space), ("action", env.action_space)):
-        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-            raise ConfigError(f"env.id={env_id!r} has an {what} space {space}; only flat Box spaces are supported")
+    env = make_env(config.id, config.kwargs)
+    steps = few_steps(env)
+    angle_columns = tuple(_attribute(env, "angle_columns") or ())
     return Task(
-        name=name,
+        name=config.name,
         env=env,
-        reward_fn=_reward_fn(env, env_id, reward),
-        termination_fn=_attribute(env, "termination_fn") or _never,
+        reward_fn=LearnedReward(steps.next_obs.shape[1], steps.act.shape[1], max_contexts, angle_columns, seed=seed)
+        if config.reward == LEARNED
+        else _reward_fn(env, config.reward, steps),
+        termination_fn=_termination_fn(env, config.termination, steps),
         num_contexts=_num_contexts(env),
         dt=_attribute(env, "dt"),
-        angle_columns=tuple(_attribute(env, "angle_columns") or ()),
+        angle_columns=angle_columns,
     )
 
 
-def _reward_fn(env: gymnasium.Env[Any, Any], env_id: str, reward: str | None) -> RewardFn:
-    if reward is None:
-        own = _attribute(env, "reward_fn")
-        if own is None:
-            raise ConfigError(
-                f"{env_id} has no reward_fn(act, next_obs) for imagined steps: set env.reward=module:function"
-            )
-        return own
-    module, _, name = reward.partition(":")
+def make_env(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Make an environment by its gymnasium id; `module:Name-v0` imports the module first.
+
+    Raises:
+        ConfigError: if it does not exist, does not take these arguments or has other spaces than flat bounded boxes.
+    """
+    if ":" in env_id:
+        search_here()
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"env.reward={reward!r} cannot be imported: {error}; write module:function") from error
+        env = gymnasium.make(env_id, **kwargs)
+    except (gymnasium.error.Error, TypeError, ImportError) as error:
+        raise ConfigError(f"env.id={env_id!r} cannot be made: {' '.join(str(error).split())}") from error
+    _check_spaces(env, env_id)
+    return env
+
+
+def _check_spaces(env: gymnasium.Env[Any, Any], env_id: str) -> None:
+    for what, space in (("observation", env.observation_space), ("action", env.action_space)):
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            raise ConfigError(f"env.id={env_id!r} has an {what} space {space}; only flat Box spaces are supported")
+    if not env.action_space.is_bounded():  # type: ignore[attr-defined]
+        raise ConfigError(f"env.id={env_id!r} has unbounded actions {env.action_space}; rescale them to a bounded Box")
+
+
+def _reward_fn(env: gymnasium.Env[Any, Any], reward: str | None, steps: Steps) -> RewardFn | None:
+    if reward is None:
+        key, function = "the environment's reward_fn", _attribute(env, "reward_fn")
+    else:
+        key, function = f"env.reward={reward}", load_function("env.reward", reward)
+    if function is not None:
+        check_reward(key, function, steps)
+    return function
+
+
+def _termination_fn(env: gymnasium.Env[Any, Any], termination: str | None, steps: Steps) -> RewardFn:
+    if termination is None:
+        key, function = "the environment's termination_fn", _attribute(env, "termination_fn") or _never
+    else:
+        key, function = f"env.termination={termination}", load_function("env.termination", termination)
+    check_termination(key, function, steps)
+    return function
 
 
 def _attribute(env: gymnasium.Env[Any, Any], name: str) -> Any:

@@ -231,10 +231,11 @@ class TestLearned:
         both = Trajectories.concatenate([first, later])
         reward = LearnedReward(2, 1, 4)
         reward.fit(model, first, 500)
-        before = error_of(reward, 3, model)
-        reward.fit(model, both, 1)
-        # One small step, and new units of inputs and rewards, leave the functions where they were.
-        assert error_of(reward, 3, model) < before + 0.05
+        fresh = LearnedReward(2, 1, 4)
+        for each in (reward, fresh):
+            each.fit(model, both, 1)
+        # One step, and new units of inputs and rewards, do not undo what was learned.
+        assert error_of(reward, 3, model) < 0.25 * error_of(fresh, 3, model)
         assert reward.fit(model, both, 200) < 0.1 * first.reward.std()
 
     def test_new_units_leave_the_functions_alone(self, model):
