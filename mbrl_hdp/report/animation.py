@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -119,7 +118,7 @@ def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
     if not run.agent.is_ready:
         raise DataError("the run's agent has not learned anything yet; go on with it first")
     if not isinstance(env.unwrapped, CartPoleSwingUp) and "rgb_array" in env.metadata.get("render_modes", []):
-        env = gymnasium.make(run.config.env.id, render_mode="rgb_array", **run.config.env.kwargs)
+        env = make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "rgb_array"})
 
     def act(packed: Any) -> Any:
         pictures.append(env.unwrapped.render() if env.unwrapped.render_mode == "rgb_array" else None)
