@@ -38,6 +38,7 @@ from mbrl_hdp.types import TaskSpec
 # What mbrl-lib's examples keep in examples/conf/algorithm/pets.yaml and conf/action_optimizer/cem.yaml.
 AGENT = {
     "_target_": "mbrl.planning.TrajectoryOptimizerAgent",
+    "_recursive_": False,  # mbrl-lib was written for a Hydra that did not build nested parts by itself
     "action_lb": "???",
     "action_ub": "???",
     "planning_horizon": 10,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
-from mbrl.planning import SACAgent
+from mbrl.planning.sac_wrapper import SACAgent
 
 import mbrl_hdp
 from mbrl_hdp.belief.codec import BeliefCodec
