@@ -26,6 +26,7 @@ from mbrl_hdp.control.model import BeliefModel
 from mbrl_hdp.control.model_env import BeliefModelEnv
 from mbrl_hdp.control.tracker import BeliefAgent, BeliefTracker
 from mbrl_hdp.data.replay import from_replay_buffer
+from mbrl_hdp.distil.distiller import keep_at_least
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts
@@ -88,9 +89,10 @@ def main(words: list[str] | None = None) -> dict[str, float]:
 
     def distil(trained: mbrl_hdp.ContextModel, _: int, epoch: int, loss: float, *__: object) -> None:
         """From half-way on, close the contexts that hardly ever act (Algorithm 2)."""
-        trained.extract()
         if epoch >= args.epochs // 2:
-            trained.is_active = trained.is_active & torch.as_tensor(trained.kept)
+            posterior = trained.posterior(is_training=True)
+            trained.is_active = keep_at_least(posterior, trained.distiller.keep(posterior), minimum=2)
+        trained.extract()
         if (epoch + 1) % max(1, args.epochs // 5) == 0:
             print(f"  epoch {epoch + 1}: loss {loss:.3f}, {trained.num_contexts} contexts", flush=True)
 
@@ -144,7 +146,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=200, help="random episodes to learn from")
     parser.add_argument("--steps", type=int, default=100, help="steps an episode")
-    parser.add_argument("--epochs", type=int, default=300, help="passes of the ModelTrainer over the episodes")
+    parser.add_argument("--epochs", type=int, default=200, help="passes of the ModelTrainer over the episodes")
     parser.add_argument("--batch", type=int, default=50, help="episodes in a minibatch")
     parser.add_argument("--evaluate", type=int, default=20, help="evaluation episodes")
     parser.add_argument("--max-contexts", type=int, default=5)
