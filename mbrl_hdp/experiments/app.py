@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -68,6 +69,8 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     if not _ONLY_LOOK & set(words):
         check_jobs(overrides, registry)
     register_configs(registry)
+    # Hydra then hands errors on instead of printing them and leaving; ours become one line (`mbrl_hdp.cli`).
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     saved = sys.argv
     sys.argv = ["mbrl-hdp", *words]
     try:
