@@ -262,7 +262,7 @@ def _draw_contexts(
         for run in runs:
             found = run.columns.get("num_contexts", np.full_like(run.columns["num_real_episodes"], np.nan))
             ax.plot(run.columns["num_real_episodes"], found, "s-", color=colours[agent], markersize=4, linewidth=1.0)
-            most = max(most, *found[np.isfinite(found)])
+            most = max([most, *found[np.isfinite(found)]])
     if true_contexts is not None:
         ax.axhline(true_contexts, color=_GREY, linestyle=":", linewidth=1.5)
         ax.annotate(f"truth: {true_contexts}", (0.01, true_contexts), xycoords=("axes fraction", "data"),

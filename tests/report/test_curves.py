@@ -87,6 +87,13 @@ def test_an_agent_without_a_model_has_no_panel_of_contexts(tmp_path):
     assert len(learning_curve([run_folder(tmp_path / "run", rows, "ni_sac")]).axes) == 1
 
 
+def test_agents_with_and_without_a_model_share_a_figure(tmp_path):
+    blind = run_folder(tmp_path / "blind", [(10, -20.0, None, 3.0, 1.0)], "ni_sac")
+    top, below = learning_curve([blind, run_folder(tmp_path / "run", ROWS)]).axes
+    assert len([line for line in top.get_lines() if line.get_linestyle() == "-"]) == 2
+    assert lines_of(below)[1][1] == [5, 3, 2]
+
+
 def test_an_agent_that_is_not_ours_may_start_otherwise_than_at_random(tmp_path):
     run = read_run(run_folder(tmp_path / "run", ROWS, "somebody"))
     assert run.random_return is None
