@@ -31,7 +31,21 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Sums may be reordered (or none of the reductions would be vectorised); NaN and infinities keep their meaning.
     """
-    options: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+    return _compile(function, {})
+
+
+def compiled_inside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a kernel that sums for other kernels: always into its caller.
+
+    A helper that is merely called exists twice, by itself and once more optimised in its caller's machine code. The
+    process that compiles would use the one and those that read the cache the other, and with reordered sums the two
+    differ in the last bit: the same run would not be the same run the second time.
+    """
+    return _compile(function, {"forceinline": True})
+
+
+def _compile(function: Callable[..., Any], extra: dict[str, Any]) -> Callable[..., Any]:
+    options: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy", **extra}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no writable cache directory
@@ -164,7 +178,7 @@ def gaussian_forward(
                 log_prob[start + r, k] = offset[k] - np.float32(0.5) * distance[r]
 
 
-@compiled
+@compiled_inside
 @no_type_check
 def _sum_products(x: Array, left: Array, total: Array, unit: int, rows: int) -> None:
     """total[unit + j] += x @ relu(left[j]) for j = 0, 1: two hidden units share every load of x."""
@@ -185,7 +199,7 @@ def _sum_products(x: Array, left: Array, total: Array, unit: int, rows: int) -> 
         _add_four(total, unit + 1, i, b0, b1, b2, b3)
 
 
-@compiled
+@compiled_inside
 @no_type_check
 def _sum_gated_products(x: Array, pre: Array, up: Array, total: Array, unit: int, rows: int) -> None:
     """total[unit + j] += x @ (up[j] where pre[j] > 0) for j = 0, 1: the gradient passes where the ReLU was open."""
@@ -286,7 +300,7 @@ def _load_chunk(
             error[o, r] = grad[picked[r], head] * precision * residual[head, o, picked[r]]
 
 
-@compiled
+@compiled_inside
 @no_type_check
 def _output_gradients(
     residual: Array, error: Array, head: int, picked: Array, grad_bias: Array, grad_precision: Array
