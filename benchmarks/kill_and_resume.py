@@ -71,6 +71,8 @@ class Child:
         self.folder, self.started, self.words = folder, time.monotonic(), "imports"
         ours, theirs = pty.openpty()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "120"}
+        # Empty at first: the run in peace compiles what the others read, and that must make no difference either.
+        environment["NUMBA_CACHE_DIR"] = str(folder.parent / "numba")
         command = [sys.executable, "-m", "mbrl_hdp", "train", *words]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
         os.close(theirs)
@@ -233,7 +235,7 @@ def _page(options: argparse.Namespace, parts: Sequence[str]) -> str:
         "resume=RUN`), again and again, and left to finish. Compared: metrics.csv cell by cell without the columns of "
         "times (`_s`), every tensor and array of the last checkpoint and of `final/`, run.json, model.json and "
         "summary.json without times, versions and commit, the TensorBoard scalars (every epoch once), and that no "
-        "temporary file is left. *Unfinished*: a checkpoint was being written. Settings: `" + " ".join(SETTINGS) + "`.",
+        "temporary file is left. The first run compiles its kernels, the others read them from the cache. *Unfinished*: a checkpoint was being written. Settings: `" + " ".join(SETTINGS) + "`.",
         *parts,
     ]) + "\n"  # fmt: skip
 
