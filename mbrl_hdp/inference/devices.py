@@ -6,7 +6,8 @@ without), the online filter, agents and planners.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -61,3 +62,14 @@ def resolve_device(device: str, is_small: Callable[[], bool]) -> torch.device:
 def has_small_networks(dynamics: nn.Module) -> bool:
     """Tell whether all networks of a transition model are small; one without such heads counts as small."""
     return all(part.is_narrow for part in dynamics.modules() if isinstance(part, ContextHeads))
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators of the CPU and of `device` (Pyro draws from them); put them back afterwards."""
+    is_cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if is_cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if is_cuda:
+            torch.cuda.manual_seed(seed)
+        yield

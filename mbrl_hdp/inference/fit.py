@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from jaxtyping import Float
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
-from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
+from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device, seeded
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.inference.precision import check_precision
@@ -77,8 +76,8 @@ def fit(
         seed: seed of the fit; the same data, settings and seed give the same model.
         config: recipe, budget, learning rates, schedules, restarts and early stopping.
         warm_start: go on from this model's posterior (its parts and max_contexts are taken over).
-        reset: with `warm_start`: "chain" keeps the networks and resets everything about the chain, so that new
-            contexts can move into free slots.
+        reset: with `warm_start`: "chain" keeps the networks and opens the chain again, so that new contexts can move
+            into free slots.
         dt: seconds per step, for transition models that integrate positions.
         progress: show a progress bar when there is a terminal.
         registry: plugins to choose from; all installed ones by default.
@@ -107,7 +106,7 @@ def fit(
     results: list[tuple[ContextModel, HeldOutScore, RunLength]] = []
     with FitProgress(len(runs), len(runs) * config.num_steps + config.polish_steps, progress) as bar:
         for number, schedule in enumerate(runs):
-            model = (build(number) if warm_start is None else _continued(warm_start, reset, seed)).to(place)
+            model = (build(number) if warm_start is None else _continued(warm_start, reset, build)).to(place)
             report = bar.start_run(schedule.name, config.num_steps)
             length = _train(model, job, schedule, sub_seed(seed, "run", number), warm_start is None, report)
             results.append((model, held_out_score(model, held_out), length))
@@ -236,7 +235,7 @@ def _train(
     from_scratch: bool,
     report: Callable[[int, float, int], None],
 ) -> RunLength:
-    with _seeded(seed, job.data.device):
+    with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
         trainer = Trainer(model.prior, model.dynamics, model.distiller, job.data, job.config, schedule, generator)
         trainer.keep = model.is_active.clone()
@@ -253,7 +252,7 @@ def _polish(model: ContextModel, job: _Job, seed: int, report: Callable[[int, fl
     """
     model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
     model.dynamics.sharpen()
-    with _seeded(seed, job.data.device):
+    with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
         parts = model.prior, model.dynamics, model.distiller
         trainer = Trainer(*parts, job.data, job.config, POLISH, generator, job.config.polish_steps)
@@ -264,26 +263,20 @@ def _polish(model: ContextModel, job: _Job, seed: int, report: Callable[[int, fl
     return length
 
 
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generators, from which Pyro draws the chain, and put them back afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
 def _plan_runs(config: FitConfig, recipe: Recipe, warm_start: ContextModel | None, reset: str | None) -> list[Schedule]:
     if warm_start is not None and reset is None:
         return [recipe.refit]
     return [config.schedules[run % len(config.schedules)] for run in range(config.num_restarts)]
 
 
-def _continued(model: ContextModel, reset: str | None, seed: int) -> ContextModel:
+def _continued(model: ContextModel, reset: str | None, build: _Builder) -> ContextModel:
     """Copy a model to go on from; `reset="chain"` opens every slot again and gives unused heads a fresh start."""
     again = copy.deepcopy(model)
     if reset == "chain":
+        if build.recipe.is_prior_reset:
+            again.prior = build_model(again.parts, again.task, build.registry).prior
         unused = (~again.is_active).nonzero().squeeze(-1)
-        again.dynamics.reset_slots(unused, torch_generator(seed, "reset"))
+        again.dynamics.reset_slots(unused, torch_generator(build.seed, "reset"))
         again.is_active = torch.ones_like(again.is_active)
     return again
 

@@ -11,6 +11,7 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from mbrl_hdp.inference.auto_guide import AutoGuide
+from mbrl_hdp.inference.devices import seeded
 from mbrl_hdp.types import ContextChain
 
 _MEAN_DRAWS = 64
@@ -71,8 +72,8 @@ class ContextPrior(nn.Module, ABC):
 
         The default averages 64 draws with a fixed seed; a prior with a closed form overrides it.
         """
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        device = next((value.device for value in self.parameters()), torch.device("cpu"))
+        with torch.no_grad(), seeded(0, device):
             chains = [self.sample_chain() for _ in range(_MEAN_DRAWS)]
             initial = torch.stack([chain.initial for chain in chains]).mean(0)
             transition = torch.stack([chain.transition for chain in chains]).mean(0)

@@ -29,6 +29,8 @@ class Recipe:
         top_learning_rate: learning rate of the shared weights, unless the configuration says otherwise.
         reduce: what distillation does to the chain inside the bound.
         is_distilled_for_good: a context that was removed during training stays so; else every step decides anew.
+        is_prior_reset: `reset="chain"` puts the prior's q back to its start; else the schedule's hold and the natural
+            steps after it replace the rows, and the shared weights go on from where they are.
         is_polished: the chosen run is trained on with its contexts settled.
         refit: schedule of a warm start.
         fixed: settings of `FitConfig` that have one value in this recipe.
@@ -43,6 +45,7 @@ class Recipe:
     top_learning_rate: float
     reduce: ChainReduction
     is_distilled_for_good: bool
+    is_prior_reset: bool
     is_polished: bool
     refit: Schedule
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -83,6 +86,7 @@ RECIPES = {
             top_learning_rate=5e-2,
             reduce=close_paths,
             is_distilled_for_good=True,
+            is_prior_reset=False,
             is_polished=True,
             refit=REFIT,
         ),
@@ -95,6 +99,7 @@ RECIPES = {
             top_learning_rate=1e-2,
             reduce=censored_chain,
             is_distilled_for_good=False,
+            is_prior_reset=True,
             is_polished=False,
             refit=LITERAL,
             fixed={"num_restarts": 1, "polish_steps": 0, "holdout": 0.0, "schedules": [LITERAL]},
