@@ -235,8 +235,8 @@ def _page(options: argparse.Namespace, parts: Sequence[str]) -> str:
         "resume=RUN`), again and again, and left to finish. Compared: metrics.csv cell by cell without the columns of "
         "times (`_s`), every tensor and array of the last checkpoint and of `final/`, run.json, model.json and "
         "summary.json without times, versions and commit, the TensorBoard scalars (every epoch once), and that no "
-        "temporary file is left. The first run compiles its kernels, the others read them from the cache. *Unfinished*: "
-        "a checkpoint was being written. Settings: `" + " ".join(SETTINGS) + "`.",
+        "temporary file is left. The first run compiles its kernels, the others read them from the cache. "
+        "*Unfinished*: a checkpoint was being written. Settings: `" + " ".join(SETTINGS) + "`.",
         *parts,
     ]) + "\n"  # fmt: skip
 
