@@ -159,6 +159,7 @@ def update_model(run: Run, epoch: int, log: RunLog) -> bool:
         dt=run.task.dt,
         progress=False,
         registry=run.registry,
+        device=run.config.device,
     )
     return True
 

@@ -170,7 +170,7 @@ def test_cfg_shows_the_configuration(capsys, tmp_path, monkeypatch):
 def test_the_demo_runs_at_tiny_size(tmp_path, capsys):
     demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
     tiny = ["max_contexts=3", "fit.num_steps=4", "fit.polish_steps=2", "fit.num_restarts=1"]
-    assert demo["run"](tmp_path / "demo", 8, tiny) == 0
+    assert demo["learn_contexts"](tmp_path / "demo", 8, tiny) == 0
     text = capsys.readouterr().out
     assert "Against the 2 true contexts" in text
     assert f"in {tmp_path / 'demo'}/" in text
