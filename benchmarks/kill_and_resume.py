@@ -9,6 +9,7 @@ through a pseudo-terminal) tells where it stands. Exit code 1 on any difference.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import pty
 import random
@@ -31,8 +32,13 @@ SETTINGS = (
     *("dynamics.hidden_sizes=[32]", "budget.num_epochs=8", "budget.warm_model_steps=200", "budget.model_steps=40"),
     *("budget.episodes_per_epoch=4", "budget.eval_episodes=2", "budget.final_eval_episodes=6"),
 )
-# What each kill waits for, in turn; then it waits a little more, at random.
-KINDS = (*("imports", "model", "time", "checkpoint", "episode", "metrics", "checkpoint", "time", "episode", "final"),)
+# What each kill waits for, and from which epoch on; then it waits a little more, at random.
+PLAN = (
+    *(("imports", 0), ("model", 0), ("checkpoint", 0), ("episode", 1), ("metrics", 2), ("time", 3)),
+    *(("checkpoint", 4), ("model", 5), ("episode", 6), ("final", 7)),
+)
+_AFTER_ALL_EPOCHS = 10**6
+_IMPORTS = "imports"
 _WORDS = re.compile(r"((?:epoch \d+|final|known contexts): [a-z]+[^\x1b\r\n━╸╺]*?)\s*[━╸╺\x1b\r\n]")
 _TICK = 2e-4
 _TIMEOUT = 600.0
@@ -45,7 +51,6 @@ class Kill:
     kind: str
     seconds: float
     words: str
-    num_checkpoints: int
     last_checkpoint: str
     num_rows: int
     is_writing: bool
@@ -68,7 +73,7 @@ class Child:
     """A running `mbrl-hdp train`, its progress line and its folder."""
 
     def __init__(self, words: Sequence[str], folder: Path) -> None:
-        self.folder, self.started, self.words = folder, time.monotonic(), "imports"
+        self.folder, self.started, self.words = folder, time.monotonic(), _IMPORTS
         ours, theirs = pty.openpty()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "120"}
         # Empty at first: the run in peace compiles what the others read, and that must make no difference either.
@@ -93,6 +98,14 @@ class Child:
             found = _WORDS.findall(self.text)
             if found:
                 self.words = found[-1].strip()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the progress line tells, -1 before the first."""
+        if self.words == _IMPORTS:
+            return -1
+        found = re.match(r"epoch (\d+)", self.words)
+        return int(found[1]) if found else _AFTER_ALL_EPOCHS
 
     @property
     def is_over(self) -> bool:
@@ -124,45 +137,47 @@ class Child:
         return Kill(
             kind,
             seconds,
-            self.words if self.words != "imports" or (self.folder / "config.yaml").is_file() else "no config.yaml yet",
-            len(checkpoints),
+            self.words if self.words != _IMPORTS or (self.folder / "config.yaml").is_file() else "no config.yaml yet",
             checkpoints[-1] if checkpoints else "none",
             len(metrics.read_text().splitlines()) - 1 if metrics.is_file() else 0,
             any((self.folder / "checkpoints").glob(".unfinished_*")),
         )
 
 
-def wait_for_moment(child: Child, kind: str, rng: random.Random, work_s: float) -> None:
-    """Wait for the moment that a kind of kill is after.
+def wait_for_moment(child: Child, kind: str, epoch: int, rng: random.Random, work_s: float) -> None:
+    """Wait for the moment that a kill is after.
 
     Args:
         child: the run.
-        kind: one of KINDS.
+        kind: what to wait for.
+        epoch: first epoch to do so in.
         rng: draws how much longer to wait.
-        work_s: seconds that the uninterrupted run took after its imports.
+        work_s: seconds that the uninterrupted run took after its first epoch.
     """
-    folder = child.folder
     if kind == "imports":
         time.sleep(rng.uniform(0.2, 3.0))
         return
-    if kind == "checkpoint":
-        parent = folder / "checkpoints"
-        child.wait_for(lambda: any(parent.glob(".unfinished_*")))
-        time.sleep(rng.uniform(0.0, 0.006))
-        return
-    if kind == "metrics":
-        known = _stamp(folder / "metrics.csv")
-        child.wait_for(lambda: child.words != "imports")  # a resumed run first writes what its checkpoint has
-        known = _stamp(folder / "metrics.csv")
-        child.wait_for(lambda: _stamp(folder / "metrics.csv") != known)
-        return
+    child.wait_for(lambda: child.epoch >= epoch)
     if kind == "time":
-        child.wait_for(lambda: child.words != "imports")
-        time.sleep(rng.uniform(0.0, 0.3) * work_s)
-        return
-    pattern = {"model": "learning the contexts", "episode": ": episode", "final": r"^(final|known)"}[kind]
-    child.wait_for(lambda: re.search(pattern, child.words) is not None)
-    time.sleep(rng.uniform(0.0, 0.1))
+        time.sleep(rng.uniform(0.0, 0.2) * work_s)
+    elif kind == "metrics":
+        known = _stamp(child.folder / "metrics.csv")
+        child.wait_for(lambda: _stamp(child.folder / "metrics.csv") != known)
+    elif kind == "checkpoint":
+        old = _unfinished(child.folder)  # an earlier kill may have left one
+        child.wait_for(lambda: bool(_unfinished(child.folder) - old))
+        time.sleep(rng.uniform(0.0, 0.006))
+    else:
+        pattern = {"model": "learning the contexts", "episode": ": episode", "final": r"^(final|known)"}[kind]
+        child.wait_for(lambda: child.epoch >= epoch and re.search(pattern, child.words) is not None)
+        time.sleep(rng.uniform(0.0, 0.1))
+
+
+def _unfinished(folder: Path) -> set[tuple[str, int]]:
+    """Identify the checkpoints that are being written: names and times."""
+    with contextlib.suppress(FileNotFoundError):
+        return {(path.name, path.stat().st_mtime_ns) for path in (folder / "checkpoints").glob(".unfinished_*")}
+    return set()
 
 
 def _stamp(path: Path) -> int:
@@ -175,16 +190,16 @@ def kill_and_resume(agent: str, num_points: int, seed: int, folder: Path) -> tup
     words = [*SETTINGS, f"agent={agent}", f"seed={seed}"]
     whole, killed = folder / f"{agent}_whole", folder / f"{agent}_killed"
     child = Child([*words, f"hydra.run.dir={whole}"], whole)
-    child.wait_for(lambda: child.words != "imports")
+    child.wait_for(lambda: child.epoch >= 1)
     began = time.monotonic()
     child.finish()
     work_s = time.monotonic() - began
     rng = random.Random(f"{agent} {seed}")
     kills: list[Kill] = []
-    kinds = [KINDS[number % (len(KINDS) - 1)] for number in range(num_points - 1)] + [KINDS[-1]]
-    for kind in kinds[-num_points:]:
+    plan = [PLAN[number % (len(PLAN) - 1)] for number in range(num_points - 1)] + [PLAN[-1]]
+    for kind, epoch in plan:
         child = Child(_resuming(words, killed), killed)
-        wait_for_moment(child, kind, rng, work_s)
+        wait_for_moment(child, kind, epoch, rng, work_s)
         kills.append(child.kill(kind))
         print(" ".join(kills[-1].row(len(kills))), file=sys.stderr, flush=True)
     Child(_resuming(words, killed), killed).finish()
