@@ -20,6 +20,11 @@ BAD_LINES = {
     "unknown key": (["train", "sed=3"], ["sed", "'seed'"]),
     "unknown plugin key": (["train", "prior.row_concentratoin=3"], ["prior.row_concentratoin", "row_concentration"]),
     "unknown nested key": (["train", "runtime.thread=3"], ["runtime.thread", "runtime.threads"]),
+    "no value": (["train", "env=gymnasium"], ["env.id", "no value", "env.id=..."]),
+    "unknown key beside one without a value": (
+        ["train", "env=gymnasium", "env.id=Pendulum-v1", "env.kwargs.g=5"],
+        ["'env.kwargs' has no 'g'", "+env.kwargs.g=5"],
+    ),
     "unknown parent": (["train", "prio.stickiness=3"], ["prio", "prior"]),
     "key of another plugin": (["train", "prior=mle", "prior.stickiness=3"], ["prior.stickiness"]),
     "wrong type int": (["train", "seed=abc"], ["seed", "abc", "Integer"]),

@@ -255,6 +255,8 @@ def check_fit_config(config: DictConfig) -> FitMainConfig:
 
 
 def _typed(config: DictConfig, name: str) -> Any:
+    for key in sorted(OmegaConf.missing_keys(config)):
+        raise ConfigError(f"{key} has no value; set it on the command line, as in {key}=...")
     try:
         typed = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:

@@ -82,8 +82,10 @@ def _explain_key(override: Override, groups: dict[str, list[str]], base: DictCon
     if not isinstance(node, DictConfig):
         siblings = sorted({*_keys(base), *groups})
         return f"unknown key {key!r}: there is no {parent!r}; {did_you_mean(parent, siblings)}"
-    if leaf in node:
+    if leaf in set(map(str, node)):  # `in node` would leave out mandatory keys that have no value yet
         return None
+    if OmegaConf.get_type(node) is dict:
+        return f"{parent!r} has no {leaf!r} yet; a new key needs a plus: +{override.input_line}"
     siblings = [f"{parent}.{name!s}" if parent else str(name) for name in node]
     siblings += [] if parent else list(groups)
     return f"unknown key {key!r}; {did_you_mean(key, siblings)}"
