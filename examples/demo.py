@@ -26,6 +26,7 @@ TRUE_CONTEXTS = 2
 
 def learn_contexts(out: Path, num_episodes: int, extra: list[str]) -> int:
     """Log cart-pole, fit, and write figures and summary; give the exit code."""
+    out.mkdir(parents=True, exist_ok=True)
     log = out / "cartpole.npz"
     env = BatchSwitchingEnv(CartPolePhysics(), [{"actuation": 1.0}, {"actuation": -1.0}], num_envs=num_episodes)
     collect(env, num_episodes=num_episodes, seed=0, progress=False).save(log)
