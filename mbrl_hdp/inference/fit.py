@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,23 +102,20 @@ def fit(
     train, held_out = _hold_out(data, config.holdout, seed)
     job = _Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place))
     runs = _plan_runs(config, recipe, warm_start, reset)
-    results: list[tuple[ContextModel, HeldOutScore, RunLength]] = []
     with FitProgress(len(runs), len(runs) * config.num_steps + config.polish_steps, progress) as bar:
-        for number, schedule in enumerate(runs):
-            model = (build(number) if warm_start is None else _continued(warm_start, reset, build)).to(place)
-            report = bar.start_run(schedule.name, config.num_steps)
-            length = _train(model, job, schedule, sub_seed(seed, "run", number), warm_start is None, report)
-            results.append((model, held_out_score(model, held_out), length))
-            bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+        results = [
+            _run(
+                (build(number) if warm_start is None else _continued(warm_start, reset, build)).to(place),
+                job, schedule, sub_seed(seed, "run", number), warm_start is None, held_out, bar,
+            )
+            for number, schedule in enumerate(runs)
+        ]  # fmt: skip
         best = choose([score for _, score, _ in results])
         model = results[best][0]
         polish: dict[str, Any] = {}
         if recipe.is_polished:
-            report = bar.start_run("polish", config.polish_steps)
             whole = _Job(config, EpisodeTensors.of(data, device=place), None)
-            length = _polish(model, whole, sub_seed(seed, "polish"), report)
-            bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
-            polish = _length_entry(length)
+            polish = _length_entry(_polish(model, whole, sub_seed(seed, "polish"), bar))
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -227,14 +223,17 @@ def build_model(parts: ModelParts, task: TaskSpec, registry: Registry) -> Contex
     )
 
 
-def _train(
+def _run(
     model: ContextModel,
     job: _Job,
     schedule: Schedule,
     seed: int,
     from_scratch: bool,
-    report: Callable[[int, float, int], None],
-) -> RunLength:
+    held_out: Trajectories,
+    bar: FitProgress,
+) -> tuple[ContextModel, HeldOutScore, RunLength]:
+    """Train once and score on the held-out episodes."""
+    report = bar.start_run(schedule.name, job.config.num_steps)
     with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
         trainer = Trainer(model.prior, model.dynamics, model.distiller, job.data, job.config, schedule, generator)
@@ -242,16 +241,19 @@ def _train(
         length = trainer.run(report, from_scratch, job.aside)
     model.is_active = trainer.keep
     model.extract()
-    return length
+    score = held_out_score(model, held_out)
+    bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+    return model, score, length
 
 
-def _polish(model: ContextModel, job: _Job, seed: int, report: Callable[[int, float, int], None]) -> RunLength:
+def _polish(model: ContextModel, job: _Job, seed: int, bar: FitProgress) -> RunLength:
     """Train the chosen model on all data with its contexts settled: no slot comes or goes, noise floors fall.
 
     Only the kept heads run, so this is cheap.
     """
     model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
     model.dynamics.sharpen()
+    report = bar.start_run("polish", job.config.polish_steps)
     with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
         parts = model.prior, model.dynamics, model.distiller
@@ -260,6 +262,7 @@ def _polish(model: ContextModel, job: _Job, seed: int, report: Callable[[int, fl
         length = trainer.run(report, from_scratch=False)
         trainer.settle_chain()
     model.extract()
+    bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
     return length
 
 
