@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.head_kernels import compiled
 
@@ -55,6 +56,9 @@ class CompiledRow:
 
     def __init__(self, dynamics: GaussianNetworks, slots: Int[Tensor, " n"]) -> None:
         self._features, self._targets = dynamics.features, dynamics.targets
+        # A step is written into the same rows every time: making tensors costs more than the networks.
+        self._rows = [torch.zeros(1, width, dtype=torch.float64) for width in _widths(dynamics)]
+        self._views = [row.numpy()[0] for row in self._rows]
         with torch.no_grad():
             std = dynamics.noise_std()[slots].double().numpy()
             first, second = (weight[slots].double().numpy() for weight in dynamics.heads.weights)
@@ -79,8 +83,11 @@ class CompiledRow:
 
     def __call__(self, obs: Array, act: Array, next_obs: Array) -> Array:
         """Give the log density under every slot; NaN where the step has a missing value."""
-        rows = (np.array(row, dtype=np.float64, ndmin=2) for row in (obs, act, next_obs))
-        obs_row, act_row, next_row = map(torch.from_numpy, rows)
+        for view, row in zip(self._views, (obs, act, next_obs), strict=True):
+            if np.shape(row) != view.shape:
+                raise DataError(f"a row of {len(view)} numbers is needed here, got shape {np.shape(row)}")
+            view[:] = row
+        obs_row, act_row, next_row = self._rows
         features = self._features(obs_row, act_row).numpy()[0]
         targets = self._targets(obs_row, next_row).numpy()[0]
         density: Array = _row_density(features, targets, *self._arrays)
@@ -96,12 +103,15 @@ def compiled_row(dynamics: ContextDynamics, slots: Int[Tensor, " n"]) -> RowDens
         return None
     quick = CompiledRow(dynamics, slots)
     generator = torch.Generator().manual_seed(0)
-    widths = (dynamics.obs_dim, dynamics.act_dim, dynamics.obs_dim)
-    rows = [torch.randn(3, width, generator=generator) for width in widths]
+    rows = [torch.randn(3, width, generator=generator) for width in _widths(dynamics)]
     with torch.no_grad():
         wanted = dynamics.log_prob_slots(rows[0], rows[1], rows[2], slots).double().numpy()
     found = [quick(*(row[step].numpy() for row in rows)) for step in range(3)]
     return quick if _is_close(found, wanted) else None
+
+
+def _widths(dynamics: Any) -> tuple[int, int, int]:
+    return dynamics.obs_dim, dynamics.act_dim, dynamics.obs_dim
 
 
 def _is_close(found: list[Array], wanted: Float[np.ndarray, "steps n"]) -> bool:
