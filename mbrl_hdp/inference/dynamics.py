@@ -140,6 +140,15 @@ class ContextDynamics(nn.Module, ABC):
     def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
         """Give the heads in `slots` fresh starting values (restarts, learning new contexts)."""
 
+    def start_near(self, slot: int, spread: float, generator: torch.Generator | None = None) -> None:
+        """Start every head from the one in `slot`, off by `spread` times what fresh heads differ by from each other."""
+        values = list(self.parameters())
+        shared = [value[slot].detach().clone() for value in values]
+        self.reset_slots(torch.arange(self.max_contexts), generator)
+        with torch.no_grad():
+            for value, centre in zip(values, shared, strict=True):
+                value.copy_(centre + spread * (value - value.mean(0)))
+
     def sharpen(self) -> None:
         """Told once the contexts are settled: noise floors that kept contexts from being split may fall."""
 

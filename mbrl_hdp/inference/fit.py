@@ -27,6 +27,9 @@ from mbrl_hdp.seeding import sub_seed, torch_generator
 from mbrl_hdp.settings import check_settings
 from mbrl_hdp.types import TaskSpec
 
+# With fewer episodes none is kept aside.
+FEWEST_TO_SPLIT = 20
+
 
 @dataclass(frozen=True)
 class HeldOutScore:
@@ -34,13 +37,19 @@ class HeldOutScore:
 
     Attributes:
         log_likelihoods: held-out log-likelihood per transition of the distilled model, one number an episode.
-        rmse: root mean square error of the belief's prediction, each column in units of its spread.
+        squared_errors: squared error of the belief's prediction of every transition: the mean over the columns, each in
+            units of its spread.
         num_contexts: contexts that the run found.
     """
 
     log_likelihoods: Float[np.ndarray, " N"]
-    rmse: float
+    squared_errors: Float[np.ndarray, " transitions"]
     num_contexts: int
+
+    @property
+    def rmse(self) -> float:
+        """Root of the mean squared error."""
+        return float(np.sqrt(self.squared_errors.mean()))
 
     @property
     def log_likelihood(self) -> float:
@@ -130,25 +139,30 @@ def fit(
 def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
     """Choose among runs by their predictions, then their number of contexts, then their likelihood.
 
-    Runs that predict worse than the best one by more than `tolerance` are rejected: the likelihood alone can prefer a
-    wrong optimum in which the contexts flip at every step, and its predictions give it away. Among the others, those
-    whose likelihood is within two standard errors of the best count as equally good, and of these the simplest is
-    taken.
+    Runs that predict worse than the best one by more than `tolerance`, and by more than chance, are rejected: the
+    likelihood alone can prefer a wrong optimum in which the contexts flip at every step, and its predictions give it
+    away. Among the others, those whose likelihood is within two standard errors of the best count as equally good, and
+    of these the simplest is taken.
     """
     rmse = np.array([score.rmse for score in scores])
     if not np.isfinite(rmse).any():
         raise FitError("every run diverged; check the data for extreme values, or lower learning_rate")
-    good = [i for i in range(len(scores)) if rmse[i] <= np.nanmin(rmse) * (1.0 + tolerance)]
+    finite = [i for i in range(len(scores)) if np.isfinite(rmse[i])]
+    sharpest = scores[int(np.nanargmin(rmse))]
+    good = [
+        i
+        for i in finite
+        if rmse[i] <= sharpest.rmse * (1.0 + tolerance)
+        or _is_within_chance(scores[i].squared_errors - sharpest.squared_errors)
+    ]
     best = max(good, key=lambda i: scores[i].log_likelihood)
-    equal = [i for i in good if _is_as_good(scores[i].log_likelihoods, scores[best].log_likelihoods)]
+    equal = [i for i in good if _is_within_chance(scores[best].log_likelihoods - scores[i].log_likelihoods)]
     return min(equal, key=lambda i: (scores[i].num_contexts, -scores[i].log_likelihood))
 
 
-def _is_as_good(candidate: Float[np.ndarray, " N"], best: Float[np.ndarray, " N"]) -> bool:
-    """Tell whether the mean difference over the same episodes is within two standard errors."""
-    difference = best - candidate
-    error = difference.std() / np.sqrt(max(len(difference) - 1, 1))
-    return bool(difference.mean() <= 2.0 * error)
+def _is_within_chance(lag: Float[np.ndarray, " n"]) -> bool:
+    """Tell whether the mean of what a run lags behind by, on the same data, is within two standard errors of none."""
+    return bool(lag.mean() <= 2.0 * lag.std() / np.sqrt(max(len(lag) - 1, 1)))
 
 
 def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
@@ -160,7 +174,7 @@ def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
     num_steps = np.maximum(data.is_observed.sum(-1), 1)
     return HeldOutScore(
         log_likelihoods=model.log_likelihood(data) / num_steps,
-        rmse=float(np.sqrt(np.mean(np.square(error)))),
+        squared_errors=np.square(error).mean(-1),
         num_contexts=model.num_contexts,
     )
 
@@ -285,9 +299,12 @@ def _continued(model: ContextModel, reset: str | None, build: _Builder) -> Conte
 
 
 def _hold_out(data: Trajectories, share: float, seed: int) -> tuple[Trajectories, Trajectories]:
-    """Split off held-out episodes; with too few to spare, runs are scored on the data they were trained on."""
+    """Split off held-out episodes; with too few to spare, runs are scored on the data they were trained on.
+
+    One or two episodes say less about which run is right than all the others do about themselves.
+    """
     count = round(share * data.num_episodes)
-    if count < 1 or data.num_episodes < 5:
+    if count < 1 or data.num_episodes < FEWEST_TO_SPLIT:
         return data, data
     held_out, train = data.split([count, data.num_episodes - count], seed=sub_seed(seed, "hold out"))
     return train, held_out

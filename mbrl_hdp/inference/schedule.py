@@ -1,8 +1,9 @@
 """How a model is trained: budget, learning rates and the order in which things are let go.
 
 What else a recipe is made of stands in `recipes.py`. The robust one holds a sticky chain while the heads part, and only
-then lets the chain and the distillation move. One schedule does not fit all data (tempering the likelihood helps where
-contexts differ strongly and hides them where they differ little), so restarts take turns.
+then lets the chain and the distillation move. Where contexts differ little, the head that first learns what they share
+takes all data and the others starve; so `pooled` lets one head learn that and starts all of them from there. No single
+run is safe, so restarts take turns.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ class Schedule:
     """When what happens, as fractions of a run's steps."""
 
     name: str = setting("plain", "name of the schedule, for logs")
+    pool_until: float = setting(
+        0.0, "let one head learn what all contexts share until here; all heads start from it", at_least=0.0, below=1.0
+    )
+    pool_rate: float = setting(3.0, "factor on that head's learning rate until then", above=0.0)
+    spread: float = setting(
+        1.0, "how far the heads then start from the shared one, in units of the spread of fresh heads", above=0.0
+    )
     temper_from: float = setting(
         1.0, "power of the likelihood at the first step; 1 is no tempering", above=0.0, at_most=1.0
     )
@@ -47,7 +55,7 @@ class Schedule:
 
         What is set to the end of the run never happens in it and does not count.
         """
-        events = [0.0, self.freeze_until]
+        events = [0.0, self.pool_until, self.freeze_until]
         if self.temper_from < 1.0:
             events.append(self.temper_until)
         if self.distil_from < 1.0:
@@ -55,6 +63,7 @@ class Schedule:
         return max(event for event in events if event < 1.0)
 
 
+POOLED = Schedule("pooled", pool_until=0.2, freeze_until=0.6, distil_from=0.7)
 TEMPERED = Schedule("tempered", temper_from=0.1)
 PLAIN = Schedule("plain", freeze_until=0.7, distil_from=0.8)
 REFIT = Schedule("refit", freeze_until=0.0, distil_from=0.0, keep_two_until=0.0, decay_from=0.0, rate_factor=0.2)
@@ -101,4 +110,4 @@ class FitConfig:
         "kept aside: the mean bound per transition since the last check)",
         at_least=0.0,
     )
-    schedules: list[Schedule] = field(default_factory=lambda: [replace(TEMPERED), replace(PLAIN)])
+    schedules: list[Schedule] = field(default_factory=lambda: [replace(POOLED), replace(PLAIN)])

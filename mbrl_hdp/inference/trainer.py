@@ -86,15 +86,19 @@ class Trainer:
 
         Args:
             report: told about every step.
-            from_scratch: start the chain where the recipe does; False goes on from where the prior is.
+            from_scratch: start the chain where the recipe does, the heads together where the schedule says so; False
+                goes on from where prior and heads are.
             held_out: other episodes for early stopping to look at; the bound on the run's own by default.
         """
         if from_scratch and self.recipe.has_sticky_start and isinstance(self.prior, StartablePrior):
             self.prior.start_from(self.start_chain, self.config.start_strength)
         watch = self._early_stop(held_out) if self.config.patience else None
+        num_pooled = math.ceil(self.schedule.pool_until * self.num_steps) if from_scratch else 0
         num_steps, is_over = 0, False
         while num_steps < self.num_steps and not is_over:
-            loss = self._step(num_steps / self.num_steps)
+            loss = self._pool_step() if num_steps < num_pooled else self._step(num_steps / self.num_steps)
+            if num_steps == num_pooled - 1:
+                self._part()
             if report:
                 report(num_steps, loss, int(self.keep.sum()))
             is_over = watch is not None and watch.is_over(num_steps, -loss / self._loss_unit())
@@ -152,22 +156,41 @@ class Trainer:
             self._mask_or_none(),
             reduce=self.recipe.reduce,
         )
-        self.optimiser.zero_grad(set_to_none=True)
         bound: Elbo | None = None
         if progress < self.schedule.freeze_until:
             loss = self._frozen_loss(batch, scale)
         else:
             bound = elbo(self.prior, self.dynamics, batch, scale)
             loss = bound.loss
+        self._descend(loss)
+        prior = self._natural_prior()
+        if bound is not None and prior is not None:
+            prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
+        return float(loss.detach())
+
+    def _descend(self, loss: Float[Tensor, ""]) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_value_(
             [p for group in self.optimiser.param_groups for p in group["params"]], self.config.clip
         )
         self.optimiser.step()
-        prior = self._natural_prior()
-        if bound is not None and prior is not None:
-            prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
+
+    def _pool_step(self) -> float:
+        """Let the first head learn as if there were one context; the others do not run."""
+        self.optimiser.param_groups[0]["lr"] = self.rates[0] * self.schedule.pool_rate
+        batch = self._minibatch()
+        first = torch.zeros(1, dtype=torch.long, device=self.data.device)
+        copies = len(self.data) / len(batch.lengths)
+        likelihood = copies * step_log_lik(self.dynamics, batch, first).double().sum()
+        loss = -(likelihood + self.dynamics.log_prior()) / self.data.num_transitions
+        self._descend(loss)
         return float(loss.detach())
+
+    def _part(self) -> None:
+        """Start every head from the first one, each a little off; what differs between contexts drives them apart."""
+        self.dynamics.start_near(0, self.schedule.spread, self.generator)
+        self.optimiser.state.clear()
 
     def _minibatch(self) -> EpisodeBatch:
         if self.config.batch_size >= len(self.data):

@@ -22,6 +22,8 @@ from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.scaler import ColumnScaler
 
 _LOG_2PI = math.log(2.0 * math.pi)
+# Standard deviation of the log noise std of heads that start near a shared one.
+_NOISE_SPREAD = 0.3
 
 
 @dataclass
@@ -182,6 +184,16 @@ class StructuredDynamics(ContextDynamics):
     def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
         """Draw fresh weights for the heads in `slots` and set their noise to the targets' spread."""
         self._reset(slots, generator)
+
+    def start_near(self, slot: int, spread: float, generator: torch.Generator | None = None) -> None:
+        """Start every head from the one in `slot`, a little off, and with a noise of its own.
+
+        Heads that are sure of different targets do not all compete for the same rows.
+        """
+        super().start_near(slot, spread, generator)
+        with torch.no_grad():
+            drawn = torch.randn(self.raw_log_std.shape, generator=generator, dtype=self.raw_log_std.dtype)
+            self.raw_log_std.add_(_NOISE_SPREAD * spread * drawn.to(self.raw_log_std.device))
 
     def noise_std(self) -> Float[Tensor, "K O"]:
         """Give the noise std of every context and target, in units of the target's spread."""

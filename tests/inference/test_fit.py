@@ -8,14 +8,19 @@ import torch
 
 import mbrl_hdp
 from mbrl_hdp.errors import ConfigError, FitError, PluginError
+from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes
 from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.inference.fit import HeldOutScore, choose, held_out_score
-from mbrl_hdp.inference.model import Part
+from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.fit import HeldOutScore, build_model, choose, held_out_score
+from mbrl_hdp.inference.model import ModelParts, Part
 from mbrl_hdp.inference.schedule import PLAIN, TEMPERED, FitConfig, Schedule
 from mbrl_hdp.inference.scoring import align, empirical_transition
+from mbrl_hdp.inference.trainer import Trainer
 from mbrl_hdp.seeding import numpy_generator
+from mbrl_hdp.types import TaskSpec
 
 QUICK = FitConfig(num_steps=150, polish_steps=40, batch_size=40, num_restarts=1, learning_rate=2e-2)
+LONGER = FitConfig(polish_steps=40, num_restarts=1)
 STAY = np.array([[0.90, 0.06, 0.04], [0.08, 0.86, 0.06], [0.10, 0.10, 0.80]])
 PUSH = np.array([1.0, -0.8, 0.2])
 
@@ -118,7 +123,7 @@ def test_without_actions():
     obs = np.concatenate([np.zeros((30, 1)), np.cumsum(drift + 0.05 * rng.normal(size=(30, 60)), -1)], -1)[..., None]
     context = np.broadcast_to((np.arange(60) % 20 >= 10).astype(int), (30, 60))
     data = mbrl_hdp.Trajectories(obs, context=context)
-    fitted = mbrl_hdp.fit(data, dynamics="linear", max_contexts=3, config=QUICK, progress=False)
+    fitted = mbrl_hdp.fit(data, dynamics="linear", max_contexts=3, config=LONGER, progress=False)
     assert fitted.num_contexts == 2
     assert accuracy(fitted, data) > 0.98
 
@@ -189,7 +194,9 @@ def test_settings_reach_the_parts(data):
 
 
 def held_out(mean, rmse, num_contexts=2, spread=0.1, seed=0):
-    return HeldOutScore(mean + spread * np.random.default_rng(seed).normal(size=50), rmse, num_contexts)
+    rng = np.random.default_rng(seed)
+    errors = rmse**2 * rng.uniform(0.9, 1.1, size=5000)
+    return HeldOutScore(mean + spread * rng.normal(size=50), errors, num_contexts)
 
 
 class TestChoose:
@@ -202,11 +209,71 @@ class TestChoose:
         apart = [held_out(8.3, 0.5, num_contexts=3), held_out(8.0, 0.5, num_contexts=2, seed=1)]
         assert choose(apart) == 0
 
+    def test_predictions_that_are_worse_by_chance_do_not_reject(self):
+        few = np.array([0.1, 0.1, 0.1, 0.1])
+        lucky = HeldOutScore(np.full(4, 3.0), few, 2)
+        unlucky = HeldOutScore(np.full(4, 5.0), few + np.array([0.0, 0.0, 0.0, 0.3]), 2)  # one bad step
+        assert choose([lucky, unlucky]) == 1
+        worse = HeldOutScore(np.full(4, 5.0), few + 0.3, 2)
+        assert choose([lucky, worse]) == 0
+
     def test_diverged_runs_are_never_taken(self):
-        nothing = HeldOutScore(np.full(50, np.nan), float("nan"), 1)
+        nothing = HeldOutScore(np.full(50, np.nan), np.full(50, np.nan), 1)
         assert choose([nothing, held_out(-3.0, 0.9)]) == 1
         with pytest.raises(FitError, match="diverged"):
             choose([nothing])
+
+
+def pooled_trainer(data, num_steps, pool_until):
+    registry = load_registry()
+    names = {"prior": "hdp", "dynamics": "linear", "distiller": "stationary"}
+    parts = [Part(name, registry.get(kind, name).spec.config()) for kind, name in names.items()]
+    model = build_model(ModelParts(*parts), TaskSpec(3, data.obs_dim, data.act_dim), registry)
+    model.dynamics.set_normaliser(*(torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()))
+    config = FitConfig(num_steps=num_steps, learning_rate=2e-2)
+    schedule = Schedule(pool_until=pool_until)
+    generator = torch.Generator().manual_seed(0)
+    pieces = model.prior, model.dynamics, model.distiller
+    return model, Trainer(*pieces, EpisodeTensors.of(data), config, schedule, generator)
+
+
+class TestPooledStart:
+    """One head learns what the contexts share, then all heads start from it."""
+
+    def test_heads_start_around_the_shared_one(self):
+        dynamics = load_registry().build_dynamics("delta_mlp", TaskSpec(50, 3, 1))
+        weight = dynamics.heads.weights[0].detach()  # shares its memory
+        shared, fresh_std = weight[7].clone(), float(weight.std())
+        dynamics.start_near(7, spread=0.5, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(weight.mean(0), shared, atol=1e-6, rtol=0.0)
+        assert float((weight - shared).std()) == pytest.approx(0.5 * fresh_std, rel=0.05)
+
+    def test_the_shared_head_learns_and_the_others_do_not_run(self, data):
+        model, trainer = pooled_trainer(data, num_steps=20, pool_until=0.5)
+        noise = model.dynamics.raw_log_std
+        before = noise.detach().clone()
+        first = trainer._pool_step()
+        for _ in range(30):
+            last = trainer._pool_step()
+        assert last < first - 0.3
+        assert bool((noise[0] != before[0]).all())
+        assert torch.equal(noise[1:], before[1:])
+
+    def test_what_is_known_is_not_pooled_away(self, data):
+        model, trainer = pooled_trainer(data, num_steps=4, pool_until=0.5)
+        with torch.no_grad():
+            model.dynamics.heads.weights[0][1] += 3.0
+        trainer.run(from_scratch=False)
+        gap = model.dynamics.heads.weights[0][1] - model.dynamics.heads.weights[0][0]
+        assert float(gap.mean()) > 2.5
+
+    def test_contexts_that_differ_little_are_found(self):
+        # A failing actuator with half its force: most of what happens is the same in both contexts.
+        settings = fit_settings(5, 0, actuation=[1.0, 0.5], force=40.0, num_trajectories=100)
+        once = FitConfig(polish_steps=0, num_restarts=1)
+        fitted = mbrl_hdp.fit(episodes(settings), dynamics="cartpole", max_contexts=5, config=once, progress=False)
+        assert fitted.num_contexts == 2
+        assert accuracy(fitted, held_out_episodes(settings)) > 0.9
 
 
 class TestSchedule:
