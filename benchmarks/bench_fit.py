@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -26,7 +27,7 @@ from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import build_model, fit
 from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
-from mbrl_hdp.inference.schedule import FitConfig
+from mbrl_hdp.inference.schedule import PLAIN, FitConfig
 from mbrl_hdp.types import TaskSpec
 
 FIT_TARGET = 5.0
@@ -34,6 +35,8 @@ FILTER_LIMIT_MS = 0.1
 MEMORY_LIMIT_MB = 4096.0
 PEER_STEPS = 8
 LARGE, HALF = 5000, 2500
+NUM_PASSES = 2
+LARGE_REPEATS = 2
 
 
 def run() -> list[Row]:
@@ -80,9 +83,10 @@ def filter_row() -> Row:
 
 
 def large_fit_rows() -> list[Row]:
-    """Fit one pass over much data in processes of their own."""
-    half, large = measure(HALF), measure(LARGE)
-    name = f"fit on {LARGE:,} trajectories x 100 steps, K=20, one pass"
+    """Fit much data and half of it, each several times in processes of their own, by turns; the quickest count."""
+    pairs = [(measure(HALF), measure(LARGE)) for _ in range(LARGE_REPEATS)]
+    half, large = (min(found, key=lambda each: each["time_s"]) for found in zip(*pairs, strict=True))
+    name = f"fit on {LARGE:,} trajectories x 100 steps, K=20, {NUM_PASSES} passes with all contexts alive"
     return [
         Row(f"{name}: peak memory", large["peak_mb"], "stated limit", MEMORY_LIMIT_MB, target=1.0, unit="MB"),
         # Below 1 the time grows faster than the data; a square would give 0.5.
@@ -106,14 +110,28 @@ def measure(num_trajectories: int) -> dict[str, float]:
 
 
 def large_fit(num_trajectories: int) -> dict[str, float]:
-    """Fit with as many steps as one pass over the data takes, half of them as polish."""
+    """Fit with as many steps as some passes over the data take, half of them as polish.
+
+    No context is ever removed: how many remain, and with them the work of a step, would depend on the number of steps.
+    """
     torch.set_num_threads(1)
-    fit(cartpole(10), max_contexts=20, dynamics="cartpole", config=tiny_config(), progress=False)  # compile
-    data = cartpole(num_trajectories)
-    num_steps = num_trajectories // 200
-    config = FitConfig(num_steps=num_steps, num_restarts=1, polish_steps=num_steps)
-    seconds = _cpu_seconds(lambda: fit(data, max_contexts=20, dynamics="cartpole", config=config, progress=False))
-    return {"time_s": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    rule = load_registry().get("distiller", "stationary").spec
+    keep_all = Part("stationary", rule.config(train_threshold=0.0, test_threshold=0.0))
+    schedule = replace(PLAIN, distil_from=1.0)
+
+    def run(num_episodes: int, num_steps: int) -> ContextModel:
+        config = FitConfig(num_steps=num_steps, num_restarts=1, polish_steps=num_steps, schedules=[schedule])
+        data = cartpole(num_episodes)
+        started = time.process_time()
+        model = fit(data, "hdp", keep_all, "cartpole", 20, config=config, progress=False)
+        times.append(time.process_time() - started)
+        return model
+
+    times: list[float] = []
+    run(10, 4)  # compile
+    model = run(num_trajectories, NUM_PASSES * num_trajectories // 200)
+    assert model.num_contexts == 20
+    return {"time_s": times[-1], "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def cartpole(num_trajectories: int) -> Trajectories:
