@@ -109,9 +109,9 @@ def page(records: list[Record]) -> Page:
         "Return over 50 separate evaluation episodes a seed: mean over seeds ± standard deviation over all episodes "
         "[95 % interval of the mean, bootstrap within seeds], ours with `profile=fast`. C-CEM plans 10 steps ahead on "
         "the hard failure and 12 on soft ones, there with 24 context paths instead of 6 (chosen on seed 0: 81.4 "
-        "against 77.0 for soft .1). On soft .3 and .5 all SAC agents have an initial temperature of .1 instead of .8 and a "
-        "discount of .97 instead of .99 (chosen on seed 0 with FI-SAC: 87.1 against 85.0 for soft .3, 88.7 against 88.2 "
-        "for soft .5); everything else is the default. The paper's numbers are its Table 2.",
+        "against 77.0 for soft .1). On soft .3 and .5 all SAC agents have an initial temperature of .1 instead of .8 "
+        "and a discount of .97 instead of .99 (chosen on seed 0 with FI-SAC: 87.1 against 85.0 for soft .3, 88.7 "
+        "against 88.2 for soft .5); everything else is the default. The paper's numbers are its Table 2.",
         table(("agent", *FAILURES), [row for agent in AGENTS for row in _rows(agent, fast)]),
         "Every run. Known context: return of the same agent and episodes when it is told the context. Lost: that minus "
         "the return, per switch at which the belief named the wrong context (Theorem 3).",
