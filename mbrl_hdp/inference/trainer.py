@@ -93,7 +93,7 @@ class Trainer:
         if from_scratch and self.recipe.has_sticky_start and isinstance(self.prior, StartablePrior):
             self.prior.start_from(self.start_chain, self.config.start_strength)
         watch = self._early_stop(held_out) if self.config.patience else None
-        num_pooled = math.ceil(self.schedule.pool_until * self.num_steps) if from_scratch else 0
+        num_pooled = math.floor(self.schedule.pool_until * self.num_steps) if from_scratch else 0
         num_steps, is_over = 0, False
         while num_steps < self.num_steps and not is_over:
             loss = self._pool_step() if num_steps < num_pooled else self._step(num_steps / self.num_steps)
