@@ -2,8 +2,8 @@
 
 What else a recipe is made of stands in `recipes.py`. The robust one holds a sticky chain while the heads part, and only
 then lets the chain and the distillation move. Where contexts differ little, the head that first learns what they share
-takes all data and the others starve; so `pooled` lets one head learn that and starts all of them from there. No single
-run is safe, so restarts take turns.
+takes all data and the others starve; so `pooled` lets one head learn that and starts all of them from there. Where they
+differ strongly, tempering the likelihood is best. Data does not tell which to use, so restarts take turns.
 """
 
 from __future__ import annotations
@@ -110,4 +110,4 @@ class FitConfig:
         "kept aside: the mean bound per transition since the last check)",
         at_least=0.0,
     )
-    schedules: list[Schedule] = field(default_factory=lambda: [replace(POOLED), replace(PLAIN)])
+    schedules: list[Schedule] = field(default_factory=lambda: [replace(POOLED), replace(TEMPERED), replace(PLAIN)])
