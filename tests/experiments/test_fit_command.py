@@ -55,7 +55,7 @@ def test_the_folder_holds_everything(pump):
     config = OmegaConf.load(pump / "model" / "config.yaml")
     assert config.prior.name == "hdp"
     assert config.prior.row_concentration == 10
-    assert config.fit.num_steps == 400
+    assert config.fit.polish_steps == 100
     assert config.data.endswith("machine.csv")
     assert "3 contexts" in (pump / "model" / "report.txt").read_text()
     assert mbrl_hdp.load(pump / "model").num_contexts == 3
