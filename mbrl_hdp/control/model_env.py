@@ -28,11 +28,20 @@ WORST_VALUE = -1e30
 
 @dataclass(frozen=True)
 class _Start:
-    """Where a plan begins: the packed observation, (particles, horizon), context slots and the rollout on them."""
+    """Where a plan begins.
+
+    Attributes:
+        packed: the packed observation.
+        shape: number of particles and horizon.
+        paths: slots that act.
+        expected: slots most likely to act, given the ones before; what a plan with feedback reacts to.
+        rollout: where plans lead on the paths.
+    """
 
     packed: Float[np.ndarray, " W"]
     shape: tuple[int, int]
     paths: Int[Tensor, "P H"]
+    expected: Int[Tensor, "P H"] | None
     rollout: Rollout
 
 
@@ -51,7 +60,10 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         act_low: lower action bounds.
         act_high: upper action bounds.
         generator: source of contexts and transition noise.
-        context_mode: `paths` draws them from belief and chain; `held` holds the most likely context.
+        context_mode: `paths` draws them from belief and chain; `held` holds the most likely context. With `feedback`
+            they are drawn, too, and a plan has one action for every slot (`H K*A`): at each step it takes that of the
+            context most likely to act, given the one before. A plan without feedback must do for all contexts at once,
+            although the agent will know better by then; one with feedback can leave the choice to that moment.
         has_noise: draw transitions with their noise; otherwise take expectations.
     """
 
@@ -86,6 +98,21 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         """Source of contexts and transition noise."""
         return self._rng
 
+    @property
+    def plan_width(self) -> int:
+        """Numbers that a plan has for a step: an action, or with feedback one for every slot."""
+        width = len(self.action_space.low)
+        return width * self.dynamics_model.codec.max_contexts if self.context_mode == "feedback" else width
+
+    def action_of(self, planned: Float[np.ndarray, " N"], packed: Float[np.ndarray, " W"]) -> Float[np.ndarray, " A"]:
+        """Give the action of a planned step at a packed observation: with feedback, that of the likeliest context."""
+        if self.context_mode != "feedback":
+            return planned
+        _, belief = self.dynamics_model.split(packed[None])
+        slot = int(self.dynamics_model.model.slots[belief[0].argmax()])
+        by_slot: Float[np.ndarray, "K A"] = planned.reshape(self.dynamics_model.codec.max_contexts, -1)
+        return by_slot[slot]
+
     def set_model(self, model: BeliefModel) -> None:
         """Imagine with another model from now on."""
         reward_fn = self.plain_reward_fn
@@ -103,12 +130,12 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             self._start, self._is_in_plan = None, False
 
     def evaluate_action_sequences(
-        self, action_sequences: Float[Tensor, "C H A"], initial_state: Float[np.ndarray, " W"], num_particles: int
+        self, action_sequences: Float[Tensor, "C H N"], initial_state: Float[np.ndarray, " W"], num_particles: int
     ) -> Float[Tensor, " C"]:
         """Give every plan's return from the packed observation, averaged over context paths.
 
         Args:
-            action_sequences: the plans.
+            action_sequences: the plans, `plan_width` numbers a step.
             initial_state: packed [obs, belief].
             num_particles: number of context paths P.
 
@@ -126,7 +153,10 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             if start is None or start.packed is not initial_state or start.shape != shape:
                 start = self._draw_start(initial_state, shape)
                 self._start = start if self._is_in_plan else None
-            return self._values(action_sequences, start.rollout, start.paths)
+            acts = action_sequences
+            if start.expected is not None:
+                acts = _react(acts, start.expected, len(self.action_space.low))
+            return self._values(acts, start.rollout, start.paths)
 
     def evaluate_on_paths(
         self, acts: Float[Tensor, "C H A"], obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]
@@ -139,7 +169,12 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         dynamics: ContextDynamics = self.dynamics_model.model.dynamics
         return dynamics.begin_rollout(obs, paths, self._rng if self.has_noise else None)
 
-    def _values(self, acts: Float[Tensor, "C H A"], rollout: Rollout, paths: Int[Tensor, "P H"]) -> Float[Tensor, " C"]:
+    def _values(
+        self,
+        acts: Float[Tensor, "C H A"] | Float[Tensor, "P C H A"],
+        rollout: Rollout,
+        paths: Int[Tensor, "P H"],
+    ) -> Float[Tensor, " C"]:
         values = self._rewards(acts, rollout(acts), paths).sum(0).mean(0)
         return torch.where(values.isnan(), WORST_VALUE, values)
 
@@ -147,20 +182,28 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         """Unpack where a plan begins and draw its context paths."""
         model = self.dynamics_model.model
         obs, belief = self.dynamics_model.split(packed[None])
+        expected = None
         if self.context_mode == "held":
             # Without noise all particles would be the same one.
             contexts = belief[0].argmax().expand(shape if self.has_noise else (1, shape[1]))
         else:
             contexts = draw_paths(belief[0], model.chain.transition, *shape, self._rng)
+        if self.context_mode == "feedback":
+            following = model.chain.transition.argmax(-1)[contexts[:, :-1]]
+            expected = model.slots[torch.cat([belief[0].argmax().expand(len(contexts), 1), following], 1)]
         paths = model.slots[contexts]
-        return _Start(packed, shape, paths, self._begin_rollout(obs[0], paths))
+        return _Start(packed, shape, paths, expected, self._begin_rollout(obs[0], paths))
 
     def _rewards(
-        self, acts: Float[Tensor, "C H A"], states: Float[Tensor, "H P C S"], paths: Int[Tensor, "P H"]
+        self,
+        acts: Float[Tensor, "C H A"] | Float[Tensor, "P C H A"],
+        states: Float[Tensor, "H P C S"],
+        paths: Int[Tensor, "P H"],
     ) -> Float[Tensor, "H P C"]:
         """Give the reward of every step, zero after the step that terminated."""
         shape = states.shape[:3]
-        by_step = acts.transpose(0, 1)[:, None].expand(*shape, -1).reshape(-1, acts.shape[-1])
+        by_path = acts[None] if acts.dim() == 3 else acts
+        by_step = by_path.movedim(2, 0).expand(*shape, -1).reshape(-1, acts.shape[-1])
         rows = states.flatten(0, 2)
         reward_fn = self.plain_reward_fn
         if uses_context(reward_fn):
@@ -180,3 +223,10 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             return function(act, self.dynamics_model.codec.unpack_tensors(packed)[0])
 
         return strip
+
+
+def _react(plans: Float[Tensor, "C H N"], expected: Int[Tensor, "P H"], act_dim: int) -> Float[Tensor, "P C H A"]:
+    """Give what plans with feedback do on every path: at each step the action of the expected slot."""
+    by_slot = plans.unflatten(-1, (-1, act_dim))
+    index = expected[:, None, :, None, None].expand(-1, len(plans), -1, 1, act_dim)
+    return by_slot.expand(len(expected), -1, -1, -1, -1).gather(3, index).squeeze(3)

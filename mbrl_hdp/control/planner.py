@@ -65,11 +65,12 @@ class Planner(TrajectoryOptimizerAgent):
     def __init__(self, config: PlannerConfig, model_env: BeliefModelEnv, generator: torch.Generator) -> None:
         self.config, self.model_env = config, model_env
         space = model_env.action_space
+        num_blocks = model_env.plan_width // len(space.low)
         # mbrl-lib writes the bounds into the config it is given: this one is made here and is nobody else's.
         super().__init__(
             OmegaConf.create(optimizer_config(config)),
-            space.low.tolist(),
-            space.high.tolist(),
+            space.low.tolist() * num_blocks,
+            space.high.tolist() * num_blocks,
             planning_horizon=config.horizon,
             replan_freq=config.replan_freq,
             keep_last_solution=config.keep_last_solution,
@@ -83,13 +84,13 @@ class Planner(TrajectoryOptimizerAgent):
     ) -> Float[np.ndarray, " A"]:
         """Choose an action for a packed observation [obs, belief]."""
         with self._planning():
-            act: Float[np.ndarray, " A"] = super().act(obs, optimizer_callback)
-        return act
+            planned: Float[np.ndarray, " N"] = super().act(obs, optimizer_callback)
+        return self.model_env.action_of(planned, obs)
 
-    def plan(self, obs: Float[np.ndarray, " W"], **_: Any) -> Float[np.ndarray, "H A"]:
-        """Give a whole plan for a packed observation."""
+    def plan(self, obs: Float[np.ndarray, " W"], **_: Any) -> Float[np.ndarray, "H N"]:
+        """Give a whole plan for a packed observation; with feedback a step has one action for every slot."""
         with self._planning():
-            plan: Float[np.ndarray, "H A"] = super().plan(obs)
+            plan: Float[np.ndarray, "H N"] = super().plan(obs)
         return plan
 
     def reset(self, planning_horizon: int | None = None) -> None:
@@ -102,12 +103,20 @@ class Planner(TrajectoryOptimizerAgent):
         self.actions_to_use.clear()
 
     def set_model(self, model: ContextModel) -> None:
-        """Plan with another model from now on (after a refit)."""
+        """Plan with another model from now on (after a refit).
+
+        Raises:
+            ConfigError: if its number of slots is another one and plans have an action for each.
+        """
+        old = self.model_env.dynamics_model.codec.max_contexts
+        new = model.task.max_contexts
+        if self.config.context_mode == "feedback" and new != old:
+            raise ConfigError(f"this planner has actions for {old} slots, the model {new} slots: make a new planner")
         self.model_env.set_model(BeliefModel(model))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Give generators, warm start, queued actions and what the optimiser carries over, as tensors."""
-        queued = np.asarray(self.actions_to_use, np.float32).reshape(-1, len(self.model_env.action_space.low))
+        queued = np.asarray(self.actions_to_use, np.float32).reshape(-1, self.model_env.plan_width)
         state = {
             "stream": self._stream.clone(),
             "model_generator": self.model_env.generator.get_state(),

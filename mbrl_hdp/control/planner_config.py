@@ -11,7 +11,7 @@ from typing import Any
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import setting
 
-CONTEXT_MODES = ("paths", "held")
+CONTEXT_MODES = ("paths", "feedback", "held")
 _OURS = "mbrl_hdp.control.optimizers"
 _STOCK = "mbrl.planning"
 
@@ -24,7 +24,8 @@ class PlannerConfig:
     num_particles: int = setting(6, "context paths that every candidate plan is scored on", at_least=1)
     context_mode: str = setting(
         "paths",
-        "contexts within a plan: drawn from belief and chain, or the most likely one held",
+        "contexts within a plan: paths draws them from belief and chain; feedback does too, and plans one action for "
+        "each context that may be known by then; held holds the most likely one",
         choices=CONTEXT_MODES,
     )
     has_noise: bool = setting(False, "draw transitions with their noise; otherwise plan with expectations")

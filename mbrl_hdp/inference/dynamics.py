@@ -96,17 +96,19 @@ class ContextDynamics(nn.Module, ABC):
     def rollout_blocks(
         self,
         obs: Float[Tensor, " S"],
-        acts: Float[Tensor, "rows steps A"],
+        acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"],
         paths: Int[Tensor, "paths steps"],
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "steps paths rows S"]:
         """Give where every plan (row of `acts`) leads from `obs` on every path of contexts, step by step.
 
-        Without a generator every step is the expected one, with one it is drawn.
+        Plans that react to contexts act differently on every path; they may react to earlier contexts only, so on paths
+        that have gone the same way they do the same. Without a generator every step is the expected one, with one it
+        is drawn.
         """
-        state = obs.expand(len(paths), len(acts), -1).contiguous()
+        state = obs.expand(len(paths), acts.shape[-3], -1).contiguous()
         states = []
-        for act, context in zip(acts.unbind(1), paths.unbind(1), strict=True):
+        for act, context in zip(acts.unbind(-2), paths.unbind(1), strict=True):
             if generator is None:
                 state = self.predict_blocks(state, act, context)
             else:
@@ -120,7 +122,7 @@ class ContextDynamics(nn.Module, ABC):
         paths: Int[Tensor, "paths steps"],
         generator: torch.Generator | None = None,
     ) -> Rollout:
-        """Give a function of plans `rows steps A` that does what `rollout_blocks` does; planners call it repeatedly.
+        """Give a function of plans that does what `rollout_blocks` does; planners call it repeatedly.
 
         The parameters must not change while it is in use. A structure that can prepare something, or do all steps at
         once, overrides this; plans on the same path may then share their noise, within a call and between calls.

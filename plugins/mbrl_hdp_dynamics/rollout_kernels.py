@@ -114,7 +114,9 @@ def _longest_prefix(paths: Array, path: int) -> tuple[int, int]:
 
 
 class DeltaRollout:
-    """Where plans lead from one observation on given paths of contexts; call it with plans `rows steps A`.
+    """Where plans lead from one observation on given paths of contexts.
+
+    Call it with plans `rows steps A`, or `paths rows steps A` where they react to the contexts before.
 
     Args:
         heads: networks with one hidden layer that predict the change of the observation.
@@ -146,7 +148,9 @@ class DeltaRollout:
         self._start = _array(obs), _array(paths)
         self._networks = is_angle, *scales, *layers, _array(shift), noise is not None
 
-    def __call__(self, acts: Float[Tensor, "rows steps A"]) -> Float[Tensor, "steps paths rows S"]:
+    def __call__(
+        self, acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"]
+    ) -> Float[Tensor, "steps paths rows S"]:
         """Give where every plan leads on every path.
 
         Raises:
@@ -154,10 +158,14 @@ class DeltaRollout:
         """
         obs, paths = self._start
         num_paths, horizon = paths.shape
-        if acts.shape[1:] != (horizon, self._act_dim):
-            raise DataError(f"plans must be (rows, {horizon}, {self._act_dim}), got {tuple(acts.shape)}")
-        states = acts.new_empty(horizon, num_paths, len(acts), len(obs))
-        _roll_out_deltas(obs, _array(acts), paths, *self._networks, states.numpy())
+        by_path = acts[None] if acts.dim() == 3 else acts
+        if by_path.shape[2:] != (horizon, self._act_dim) or len(by_path) not in (1, num_paths):
+            raise DataError(
+                f"plans must be (rows, {horizon}, {self._act_dim}) or ({num_paths}, rows, {horizon}, {self._act_dim}), "
+                f"got {tuple(acts.shape)}"
+            )
+        states = acts.new_empty(horizon, num_paths, by_path.shape[1], len(obs))
+        _roll_out_deltas(obs, _array(by_path), paths, *self._networks, states.numpy())
         return states
 
 
@@ -186,11 +194,11 @@ def _roll_out_deltas(
 ) -> None:
     """Set states[h, p, c] to where plan c is after step h on path p: obs' = obs + change of the path's context.
 
-    Without noise, steps that a path has in common with an earlier one are copied.
+    Without noise, steps that a path has in common with an earlier one are copied: plans react to earlier contexts only.
 
     Args:
         obs: start, `S`.
-        acts: plans, `C H A`.
+        acts: plans, `P C H A`; `1 C H A` if they are the same on every path.
         paths: slots, `P H`.
         is_angle: which observation columns are angles, `S`.
         in_centre: centre of the features, `I`.
@@ -204,7 +212,7 @@ def _roll_out_deltas(
         is_noisy: whether there is any.
         states: receives the result, `H P C S`.
     """
-    num_plans, horizon, _ = acts.shape
+    _, num_plans, horizon, _ = acts.shape
     chunk = min(_CHUNK, _rounded_up(num_plans))
     x = np.zeros((affine.shape[2], chunk), affine.dtype)
     state = np.empty((obs.shape[0], chunk), affine.dtype)
@@ -216,6 +224,7 @@ def _roll_out_deltas(
             for r in range(num_plans):
                 for s in range(obs.shape[0]):
                     states[h, p, r, s] = states[h, twin, r, s]
+        path_acts = acts[p if acts.shape[0] > 1 else 0]
         for first in range(0, num_plans, chunk):
             rows = min(chunk, num_plans - first)
             width = _rounded_up(rows)
@@ -226,7 +235,7 @@ def _roll_out_deltas(
                     state[s, r] = states[num_shared - 1, p, first + r, s]
             for h in range(num_shared, horizon):
                 k = paths[p, h]
-                _load_features(state, acts, first, h, is_angle, in_centre, in_factor, x, width)
+                _load_features(state, path_acts, first, h, is_angle, in_centre, in_factor, x, width)
                 forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, width)
                 for s in range(obs.shape[0]):
                     shift = out_centre[s] + noise[p, h, s]
