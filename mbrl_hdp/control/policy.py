@@ -28,6 +28,8 @@ __all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "PackedReplay", "SacConfig"]
 
 _UPDATES_AT_ONCE = 50
 """Minibatches that are gathered together; it bounds the memory of a long call of `update`."""
+_ROWS_OF_A_SCALE = 10_000
+"""Transitions that centre and spread of the observations are measured on."""
 
 
 @runtime_checkable
@@ -76,6 +78,8 @@ class ContextSac(SacLearner, SAC):
         self._act_scale, self._act_middle = ((high - low) / 2).to(place), ((high + low) / 2).to(place)
         self._plain = [column for column in range(codec.obs_dim) if column not in config.angle_columns]
         self._num_features = codec.obs_dim + len(config.angle_columns)
+        self.obs_centre = torch.zeros(codec.obs_dim, device=place)
+        self.obs_scale = torch.ones(codec.obs_dim, device=place)
         super().__init__(
             self._num_features + codec.max_contexts,
             len(low),
@@ -114,6 +118,8 @@ class ContextSac(SacLearner, SAC):
         """Give what the networks see of a packed vector: obs with sine and cosine for angles, then the belief."""
         obs, belief = self.codec.unpack_tensors(packed)
         angles = self.config.angle_columns
+        if self.config.standardise_obs:
+            obs = (obs - self.obs_centre) / self.obs_scale
         if not angles:
             return torch.cat([obs, belief], -1)
         turned = obs[:, angles]
@@ -131,6 +137,8 @@ class ContextSac(SacLearner, SAC):
             FitError: if the networks have diverged.
         """
         metrics: dict[str, float] = {}
+        if num_updates and not self.num_updates and self.config.standardise_obs:
+            self._standardise(replay.draw(_ROWS_OF_A_SCALE, self.generator).obs)
         with torch.inference_mode():
             for start in range(0, num_updates, _UPDATES_AT_ONCE):
                 count = min(_UPDATES_AT_ONCE, num_updates - start)
@@ -153,6 +161,8 @@ class ContextSac(SacLearner, SAC):
         parts = [torch.as_tensor(np.asarray(part), dtype=torch.float32) for part in (obs, act, reward, next_obs)]
         ended = torch.as_tensor(np.asarray(mask)).bool()
         parts.append(ended if reverse_mask else ~ended)
+        if not self.num_updates and self.config.standardise_obs:
+            self._standardise(parts[0].to(self.device))
         with torch.inference_mode():
             metrics = self._learn_from(PackedBatch(*(part.to(self.device) for part in parts)), 1)
         if logger is not None:
@@ -172,6 +182,13 @@ class ContextSac(SacLearner, SAC):
         inputs[:, 0, self._act_rows] = act.view(count, size, -1).mT
         discount = self.config.discount * (~batch.terminated).to(batch.reward.dtype)
         return self.learn(inputs, batch.reward.view(count, size), discount.view(count, size))
+
+    def _standardise(self, packed: Float[Tensor, "B packed"]) -> None:
+        """Measure centre and spread of every column of obs that is no angle; one that never changes keeps its unit."""
+        obs, _ = self.codec.unpack_tensors(packed)
+        spread, centre = torch.std_mean(obs[:, self._plain].double(), dim=0, correction=0)
+        self.obs_centre[self._plain] = centre.float()
+        self.obs_scale[self._plain] = torch.where(spread > 1e-6 * centre.abs(), spread, 1.0).float()
 
     # After training, and between runs ---------------------------------------------------------------------------
 
@@ -194,6 +211,24 @@ class ContextSac(SacLearner, SAC):
             state[name] = self.critic.select_rows(state[name], rows)
         small.load_state_dict(state)
         return small
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Give everything that a resumed run needs, as tensors (copies): safetensors can write it as it is."""
+        state = super().state_dict()
+        if self.config.standardise_obs:
+            state |= {"obs_centre": self.obs_centre.clone(), "obs_scale": self.obs_scale.clone()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take back what `state_dict` gave.
+
+        Raises:
+            CheckpointError: if the state belongs to networks of another size, or parts are missing.
+        """
+        super().load_state_dict(state)
+        if self.config.standardise_obs:
+            self.obs_centre.copy_(state["obs_centre"])
+            self.obs_scale.copy_(state["obs_scale"])
 
     def save_checkpoint(
         self, env_name: str | None = None, suffix: str = "", ckpt_path: str | Path | None = None

@@ -28,6 +28,9 @@ class SacConfig:
     updates_per_epoch: int = setting(200, "updates after every epoch's data", at_least=0)
     updates_at_warm_start: int = setting(1000, "updates after the warm start's data", at_least=0)
     angle_columns: list[int] = setting([], "columns of obs that are angles: networks see sine and cosine", at_least=0)
+    standardise_obs: bool = setting(
+        False, "networks see the other columns of obs in units of their spread in the first data they learn from"
+    )
 
     def total_updates(self, num_epochs: int) -> int:
         """Give the number of updates of a whole run, over which the learning rates fall."""

@@ -341,10 +341,38 @@ class TestActing:
         wanted = torch.stack([obs[0], obs[2], obs[1].sin(), obs[1].cos(), obs[3], obs[4]])
         assert_close(features[0], wanted)
 
-    def test_after_dropping_contexts_it_acts_and_learns_the_same(self):
+    @pytest.mark.parametrize("way", ["update", "update_parameters"])
+    def test_standardised_it_learns_the_same_in_any_units(self, way):
+        config = dataclasses.replace(QUICK, angle_columns=[1], standardise_obs=True)
+        codec = BeliefCodec(3, 0)
+        data = filled_replay(codec).trajectories
+        # The first column in other units and far from zero; the last never changes.
+        obs = np.array(data.obs)
+        obs[..., 2] = 7.0
+        other = obs * [1e4, 1.0, 1.0] + [3e3, 0.0, 0.0]
+        acts = []
+        for seen in (obs, other):
+            replay = BeliefReplay(codec, 2)
+            replay.extend(
+                Trajectories(seen, data.act, lengths=data.lengths, reward=data.reward, terminated=data.terminated)
+            )
+            sac = ContextSac(codec, BOX, config, seed=4)
+            if way == "update":
+                sac.update(replay, 20)
+            else:
+                sac.update_parameters(replay, 4096, 0, reverse_mask=True)
+            assert sac.features(replay.get_all().obs).abs().max() < 10.0
+            acts.append(sac.select_action(replay.get_all().obs.numpy(), batched=True, evaluate=True))
+        assert np.ptp(acts[0]) > 0.01
+        np.testing.assert_allclose(acts[1], acts[0], atol=2e-3)
+        assert sac.features(replay.get_all().obs)[:, 1].abs().max() == 0.0
+
+    @pytest.mark.parametrize("standardise", [False, True])
+    def test_after_dropping_contexts_it_acts_and_learns_the_same(self, standardise):
         codec = BeliefCodec(2, 5)
         kept = np.array([False, True, False, True, True])
-        wide = ContextSac(codec, BOX, dataclasses.replace(QUICK, angle_columns=[0]), seed=4)
+        config = dataclasses.replace(QUICK, angle_columns=[0], standardise_obs=standardise)
+        wide = ContextSac(codec, BOX, config, seed=4)
         rng = np.random.default_rng(0)
         data = filled_replay(BeliefCodec(2, 0)).trajectories
         beliefs = np.zeros((len(data), data.max_steps + 1, 5))
@@ -377,7 +405,7 @@ class TestResume:
     @DEPTHS
     def test_is_bit_exact(self, hidden_sizes, tmp_path):
         codec = BeliefCodec(2, 3)
-        config = dataclasses.replace(QUICK, hidden_sizes=hidden_sizes, linear_decay=True)
+        config = dataclasses.replace(QUICK, hidden_sizes=hidden_sizes, linear_decay=True, standardise_obs=True)
         replay = filled_replay(codec)
         whole = ContextSac(codec, BOX, config, seed=1, total_updates=200)
         whole.update(replay, 33)
