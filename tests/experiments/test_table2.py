@@ -6,14 +6,14 @@ from mbrl_hdp.experiments.studies import load_study, table2
 from mbrl_hdp.experiments.studies.study import Record
 
 
-def record(agent, failure, seed, value, episodes=160, curve=None):
+def record(agent, failure, seed, value, episodes=160, curve=None, profile="fast"):
     summary = {
         "returns": [value - 1.0, value + 1.0], "return_mean": value, "return_std": 1.4, "num_real_episodes": episodes,
         "num_contexts": 2, "context_accuracy": 0.98, "switch_delay": 0.2, "wall_time_s": 90.0,
         "switch_loss": {"known_return_mean": value + 1, "return_lost_per_switch": 0.1},
         "time_breakdown_s": {"env": 1.0, "act": 2.0, "model": 3.0, "agent": 0.0, "evaluate": 4.0},
     }  # fmt: skip
-    settings = {"agent": agent, "failure": failure, "profile": "fast", "seed": seed, "overrides": []}
+    settings = {"agent": agent, "failure": failure, "profile": profile, "seed": seed, "overrides": []}
     return Record(settings, {"summary": summary, "curve": curve or [[100, value, 30.0]]}, "abc", 1.0)
 
 
@@ -27,6 +27,13 @@ def test_a_gate_is_on_the_mean_of_three_seeds_and_on_the_episodes():
     assert gates([record("C-CEM", "hard", s, v) for s, v in ((100, 84.0), (101, 87.5), (102, 87.6))])[name] is False
     assert gates([record("C-CEM", "hard", s, 90.0, 241) for s in (100, 101, 102)])[name] is False
     assert gates([record("C-CEM", "hard", s, 90.0) for s in (100, 101)])[name] is None
+
+
+def test_the_run_with_the_paper_s_budget_has_a_gate_of_its_own():
+    name = "C-SAC, hard, profile=paper, seed 100: at least 85.4 within 600 episodes"
+    for value, episodes, is_met in ((85.5, 599, True), (85.3, 599, False), (86.0, 601, False)):
+        found = gates([record("C-SAC", "hard", 100, value, episodes, profile="paper")])
+        assert found == {name: is_met}
 
 
 def test_a_collapse_is_seen():
@@ -51,7 +58,9 @@ def test_the_plan_has_every_agent_on_every_failure_and_the_paper_s_budget_once()
     cells = load_study("table2").cells(None, False)
     assert len(cells) == 4 * 4 * 3 + 1
     assert [cell["profile"] for cell in cells].count("paper") == 1
-    assert all(
-        ("planner.horizon=12" in cell["overrides"]) == (cell["agent"] == "C-CEM" and cell["failure"] != "hard")
-        for cell in cells
-    )
+    for cell in cells:
+        is_soft_cem = cell["agent"] == "C-CEM" and cell["failure"] != "hard"
+        assert ("planner.context_mode=feedback" in cell["overrides"]) == is_soft_cem
+    by_failure = {(cell["failure"], tuple(cell["overrides"][2:])) for cell in cells if cell["agent"][1:] != "-CEM"
+                  and cell["profile"] == "fast"}  # fmt: skip
+    assert len(by_failure) == 4, "the three SAC agents must have the same settings on a failure"

@@ -117,9 +117,11 @@ def page(records: list[Record]) -> Page:
     fast = [record for record in records if record.settings["profile"] != "paper"]
     body = [
         "Return over 50 separate evaluation episodes a seed: mean over seeds ± standard deviation over all episodes "
-        "[95 % interval of the mean, bootstrap within seeds], ours with `profile=fast`. C-CEM plans 10 steps ahead on "
-        "the hard failure and 12 on soft ones, there with 24 context paths instead of 6 (chosen on seed 0: 81.4 "
-        "against 77.0 for soft .1); everything else is the default. The paper's numbers are its Table 2.",
+        "[95 % interval of the mean, bootstrap within seeds], ours with `profile=fast`. On soft failures C-CEM plans "
+        "with feedback (`planner.context_mode`) on 24 context paths instead of 6, and 12 steps ahead instead of 10 on "
+        "soft .1 and .5. On soft .3 and .5 all three SAC agents see standardised observations and have an initial "
+        "temperature of .1 (default .8), a target entropy of -1 (-.05) and a discount of .95 (.99). All this was "
+        "chosen on other seeds; everything else is the default. The paper's numbers are its Table 2.",
         table(("agent", *FAILURES), [row for agent in AGENTS for row in _rows(agent, fast)]),
         "Every run. Known context: return of the same agent and episodes when it is told the context. Lost: that minus "
         "the return, per switch at which the belief named the wrong context (Theorem 3).",
@@ -135,7 +137,7 @@ def page(records: list[Record]) -> Page:
         f"C-CEM on the hard failure reached {QUICK_RETURN:g} in its evaluations after (training time, without the "
         f"evaluations): {_time_to(fast)}.",
     ]  # fmt: skip
-    return Page("\n\n".join(body), [*_gates(fast), *_collapse_gate(fast)])
+    return Page("\n\n".join(body), [*_gates(fast), *_paper_gate(records), *_collapse_gate(fast)])
 
 
 def _time_to(records: list[Record]) -> str:
@@ -203,6 +205,21 @@ def _gates(records: list[Record]) -> list[Gate]:
         gates.append(
             Gate(f"{agent}, {failure}: at least {least:g}{within}", words, is_met if len(group) >= len(SEEDS) else None)
         )
+    return gates
+
+
+def _paper_gate(records: list[Record]) -> list[Gate]:
+    """Hold the one run with the paper's budget to what is asked of the quick ones."""
+    least, most = WANTED["C-SAC", "hard"]
+    gates = []
+    for record in records:
+        if record.settings["profile"] != "paper":
+            continue
+        found, settings = record.results["summary"], record.settings
+        name = f"{settings['agent']}, {settings['failure']}, profile=paper, seed {settings['seed']}"
+        is_met = found["return_mean"] >= least and found["num_real_episodes"] <= most
+        words = f"{found['return_mean']:.2f}, {found['num_real_episodes']} episodes"
+        gates.append(Gate(f"{name}: at least {least:g} within {most} episodes", words, is_met))
     return gates
 
 
