@@ -21,8 +21,10 @@ import mbrl_hdp
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.policy import FAST_SAC, ContextSac
 from mbrl_hdp.control.replay import BeliefReplay, model_beliefs
+from mbrl_hdp.control.saving import save_policy
 from mbrl_hdp.control.tracker import BeliefAgent, BeliefTracker
 from mbrl_hdp.inference.scoring import align
+from mbrl_hdp.inference.slim import without_spurious
 from mbrl_hdp.runtime import configure
 from mbrl_hdp.seeding import sub_seed
 
@@ -93,10 +95,10 @@ def main(words: list[str] | None = None) -> list[dict[str, float]]:
                   flush=True)  # fmt: skip
 
     if args.save:
-        # The belief in spurious contexts is always zero: model and policy can do without their inputs.
-        model.save(Path(args.save) / "model")
-        sac.drop_contexts(model.kept).save_checkpoint(ckpt_path=Path(args.save) / "policy.safetensors")
-        print(f"\nModel and policy (without the inputs of spurious contexts) are in {args.save}/")
+        # The belief in spurious contexts is always zero: model and policy can do without them.
+        without_spurious(model).save(Path(args.save) / "model")
+        save_policy(sac.drop_contexts(model.kept), args.save)
+        print(f"\nModel and policy, without spurious contexts, are in {args.save}/ (mbrl_hdp.load, load_policy)")
     return rows
 
 

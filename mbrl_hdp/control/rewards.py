@@ -115,6 +115,10 @@ class LearnedReward(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        self.settings = {
+            "obs_dim": obs_dim, "act_dim": act_dim, "max_contexts": max_contexts, "angle_columns": list(angle_columns),
+            "hidden_size": hidden_size, "lr": lr, "batch_size": batch_size, "seed": seed,
+        }  # fmt: skip
         self.max_contexts, self.lr, self.batch_size = max_contexts, lr, batch_size
         self.angles = sorted(angle_columns)
         self.lengths = [column for column in range(obs_dim) if column not in self.angles]
@@ -175,6 +179,18 @@ class LearnedReward(nn.Module):
         both = known._replace(weights=torch.cat([known.weights, everything], 1))
         self._train(torch.cat([model.slots, pooled]), both, num_steps, rate, generator)
         return self._error(rows.at(is_held_out), model.slots)
+
+    def narrowed(self, slots: Int[Tensor, " k"]) -> LearnedReward:
+        """Give the same reward for a model that has only these slots, in their order."""
+        small = LearnedReward(**{**self.settings, "max_contexts": len(slots)})  # type: ignore[arg-type]
+        heads = torch.cat([slots, torch.tensor([self.max_contexts])])
+        with torch.no_grad():
+            for mine, theirs in zip(small.heads.parameters(), self.heads.parameters(), strict=True):
+                mine.copy_(theirs[heads])
+        small.is_learned.copy_(self.is_learned[slots])
+        for name in ("input_centre", "input_scale", "reward_centre", "reward_scale"):
+            getattr(small, name).copy_(getattr(self, name))
+        return small
 
     def _train(self, heads: Tensor, rows: _Rows, num_steps: int, rate: float, generator: torch.Generator) -> None:
         inputs = (rows.inputs - self.input_centre) / self.input_scale

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mbrl_hdp.control.policy import ContextSac
-from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.control.rewards import LearnedReward
+from mbrl_hdp.control.saving import save_policy, save_reward
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.slim import without_spurious
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 
 
 def export(folder: Path, run: Run) -> None:
-    """Write `model/` (read it with `mbrl_hdp.load`) and `policy.safetensors`, at the width of the contexts found.
+    """Write `model/`, the policy and the learned reward, where there are such, at the width of the contexts found.
 
-    The checkpoints keep the full width, so that a run can go on; this copy cannot learn new contexts.
+    `mbrl_hdp.load`, `load_policy` and `load_reward` (`mbrl_hdp.control.saving`) read them. The checkpoints keep the
+    full width, so that a run can go on; this copy cannot learn new contexts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     policy: ContextSac | None = getattr(run.agent, "sac", None)
+    reward = getattr(run.agent, "reward_fn", None)
     model = run.model
     if model is not None:
         small = reduced(model, run)
         small.save(folder / "model")
         if policy is not None and small is not model:
             policy = policy.drop_contexts(model.kept)
+        if isinstance(reward, LearnedReward):
+            save_reward(reward if small is model else reward.narrowed(model.slots), folder)
     if policy is not None:
-        policy.save_checkpoint(ckpt_path=folder / "policy.safetensors")
-        words = {"obs_dim": policy.codec.obs_dim, "num_contexts": policy.codec.max_contexts}
-        with atomic_path(folder / "policy.json") as path:
-            path.write_text(json.dumps(words, indent=2))
+        save_policy(policy, folder)
 
 
 def reduced(model: ContextModel, run: Run) -> ContextModel:

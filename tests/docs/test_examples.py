@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import load_file
 
 import mbrl_hdp
+from mbrl_hdp.control.saving import load_policy
+from mbrl_hdp.control.tracker import BeliefTracker
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -50,10 +51,10 @@ def test_c_cem_is_the_same_run_for_the_same_seed(tmp_path):
 def test_c_sac_without_the_command_line(tmp_path, capsys):
     rows = script("train_c_sac").main(["--quick", "--save", str(tmp_path)])
     check_rows(rows, [12, 14])
-    kept = mbrl_hdp.load(tmp_path / "model").kept
-    weights = load_file(tmp_path / "policy.safetensors")
-    assert kept.sum() == rows[-1]["contexts"]
-    assert all(bool(np.isfinite(value.double().numpy()).all()) for value in weights.values())
+    model, policy = mbrl_hdp.load(tmp_path / "model"), load_policy(tmp_path)
+    assert model.num_contexts == model.task.max_contexts == rows[-1]["contexts"]
+    act = policy.select_action(BeliefTracker(model).reset(np.zeros(4)), evaluate=True)
+    assert abs(act.item()) <= 1.0
     assert "temperature" in capsys.readouterr().out
 
 
