@@ -12,6 +12,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import time
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 import mbrl_hdp  # noqa: F401 - registers the environments
 from mbrl_hdp.control.planner import PLANNERS, Planner, PlannerConfig, make_planner
+from mbrl_hdp.control.planner_config import CONTEXT_MODES
 from mbrl_hdp.control.tracker import BeliefAgent, BeliefTracker
 from mbrl_hdp.data.collect import collect
 from mbrl_hdp.inference.fit import fit
@@ -35,6 +37,8 @@ from mbrl_hdp.runtime import configure
 
 ENV_ID = "mbrl_hdp/CartPoleSwingUp-v0"
 NAMES = ("cem", "mbrl_cem", "icem", "mppi", "random_shooting")
+MODES = ("paths", "feedback")
+COLUMNS = ["planner", "contexts", "plans x iterations", "return", "worst", "ms per action"]
 WARM_UP_EPISODES, WARM_UP_SEED = 100, 99
 
 
@@ -71,12 +75,13 @@ class Result:
         ours = vars(self.config)
         size = f"{ours['population_size']} x {ours.get('num_iterations', 1)}"
         spread = f"{self.returns.mean():.2f} ± {self.returns.std():.2f}"
-        return [self.name, size, spread, f"{self.returns.min():.1f}", f"{self.milliseconds:.1f}"]
+        numbers = [f"{self.returns.min():.1f}", f"{self.milliseconds:.1f}"]
+        return [self.name, self.config.context_mode, size, spread, *numbers]
 
 
-def play(name: str, model: ContextModel, seeds: list[int], num_episodes: int) -> Result:
+def play(name: str, mode: str, model: ContextModel, seeds: list[int], num_episodes: int) -> Result:
     """Let one planner control fresh episodes."""
-    env, config, returns, times = gymnasium.make(ENV_ID), PLANNERS[name](), [], []
+    env, config, returns, times = gymnasium.make(ENV_ID), PLANNERS[name](context_mode=mode), [], []
     functions = env.get_wrapper_attr("reward_fn"), env.get_wrapper_attr("termination_fn")
     space: Any = env.action_space
     for seed in seeds:
@@ -102,11 +107,12 @@ def markdown(results: list[Result], source: str, seeds: list[int], num_episodes:
             "# Planners on cart-pole hard",
             "",
             f"Model: {source}. {num_episodes} episodes for each of the seeds {listing}; horizon 10, 6 context paths, "
-            "expected transitions; every other setting is the planner's default (`planner=NAME`). Return: mean ± "
-            "standard deviation and worst over all episodes. Time: median milliseconds of one processor per action.",
+            "expected transitions; every other setting is the planner's default (`planner=NAME`). Contexts: "
+            "`planner.context_mode`. Return: mean ± standard deviation and worst over all episodes. Time: median "
+            "milliseconds of one processor per action.",
             "",
-            "| planner | plans x iterations | return | worst | ms per action |",
-            "|---|---|---|---|---|",
+            f"| {' | '.join(COLUMNS)} |",
+            "|---" * len(COLUMNS) + "|",
             *[f"| {row} |" for row in rows],
             "",
             f"Written by `python -m benchmarks.planner_table` at commit {commit()}.",
@@ -121,6 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
     parser.add_argument("--planners", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--context-modes", nargs="+", choices=CONTEXT_MODES, default=list(MODES))
     parser.add_argument("--out", type=Path, default=Path("docs/results/planners.md"))
     chosen = parser.parse_args(arguments)
     configure()
@@ -130,12 +137,12 @@ def main(arguments: list[str] | None = None) -> None:
         data = collect(gymnasium.make(ENV_ID), num_episodes=WARM_UP_EPISODES, seed=WARM_UP_SEED)
         model = fit(data, dynamics="cartpole", seed=WARM_UP_SEED)
     results = []
-    for name in chosen.planners:
-        results.append(play(name, model, chosen.seeds, chosen.episodes))
+    for mode, name in itertools.product(chosen.context_modes, chosen.planners):
+        results.append(play(name, mode, model, chosen.seeds, chosen.episodes))
         print(*results[-1].cells(), flush=True)
     print_table(
         "Planners on cart-pole hard",
-        ["planner", "plans x iterations", "return", "worst", "ms per action"],
+        COLUMNS,
         [result.cells() for result in results],
     )
     source = f"learned from {model.report.num_episodes} random episodes (`mbrl_hdp.fit`, seed {model.report.seed})"

@@ -60,7 +60,7 @@ def test_the_plan_has_every_agent_on_every_failure_and_the_paper_s_budget_once()
     assert [cell["profile"] for cell in cells].count("paper") == 1
     for cell in cells:
         is_soft_cem = cell["agent"] == "C-CEM" and cell["failure"] != "hard"
-        assert ("planner.context_mode=feedback" in cell["overrides"]) == is_soft_cem
+        assert ("planner.num_particles=24" in cell["overrides"]) == is_soft_cem
     by_failure = {(cell["failure"], tuple(cell["overrides"][2:])) for cell in cells if cell["agent"][1:] != "-CEM"
                   and cell["profile"] == "fast"}  # fmt: skip
     assert len(by_failure) == 4, "the three SAC agents must have the same settings on a failure"
