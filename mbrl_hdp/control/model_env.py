@@ -140,8 +140,13 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             num_particles: number of context paths P.
 
         Raises:
-            DataError: if the start is not one packed vector.
+            DataError: if the start is not one packed vector, or plans have another width.
         """
+        if action_sequences.shape[-1] != self.plan_width:
+            raise DataError(
+                f"with context_mode={self.context_mode} a step of a plan has {self.plan_width} numbers, got "
+                f"{action_sequences.shape[-1]}"
+            )
         if initial_state.shape != (self.dynamics_model.codec.width,):
             raise DataError(
                 f"plans start from one packed vector [obs, belief] of width {self.dynamics_model.codec.width}, "

@@ -223,8 +223,10 @@ class ContextSac(SacLearner, SAC):
         """Take back what `state_dict` gave.
 
         Raises:
-            CheckpointError: if the state belongs to networks of another size, or parts are missing.
+            CheckpointError: if the state belongs to networks of another size or other units, or parts are missing.
         """
+        if "obs_scale" in state and not self.config.standardise_obs:
+            raise CheckpointError("this policy was trained with standardise_obs=true; build it with that, too")
         super().load_state_dict(state)
         if self.config.standardise_obs:
             self.obs_centre.copy_(state["obs_centre"])

@@ -77,6 +77,13 @@ def test_a_step_s_action_is_that_of_the_context_expected_after_the_one_before(af
     torch.testing.assert_close(found, expected)
 
 
+def test_plans_of_another_width_are_refused(affine_model):
+    with pytest.raises(DataError, match="context_mode=feedback a step of a plan has 4 numbers, got 1"):
+        env_of(affine_model()).evaluate_action_sequences(torch.zeros(3, 2, 1), HALF, 2)
+    with pytest.raises(DataError, match="context_mode=paths a step of a plan has 1 numbers, got 4"):
+        env_of(affine_model(), "paths").evaluate_action_sequences(torch.zeros(3, 2, 4), HALF, 2)
+
+
 def test_feedback_finds_what_no_plain_plan_can_do(affine_model):
     # The belief is even and contexts stay, so whoever has seen a step knows; a plain plan must do for both to the end.
     model = affine_model(**HELD)

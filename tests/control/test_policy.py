@@ -424,6 +424,11 @@ class TestResume:
         small, wide = (ContextSac(BeliefCodec(2, width), BOX, QUICK) for width in (3, 4))
         with pytest.raises(CheckpointError, match="sizes of observation"):
             wide.load_state_dict(small.state_dict())
+        scaled = ContextSac(BeliefCodec(2, 3), BOX, dataclasses.replace(QUICK, standardise_obs=True))
+        with pytest.raises(CheckpointError, match="trained with standardise_obs"):
+            small.load_state_dict(scaled.state_dict())
+        with pytest.raises(CheckpointError, match="no 'obs_centre'"):
+            scaled.load_state_dict(small.state_dict())
         with pytest.raises(CheckpointError, match="no 'policy'"):
             wide.load_state_dict({})
         (tmp_path / "broken").write_bytes(b"nothing")
