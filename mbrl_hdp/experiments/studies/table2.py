@@ -119,11 +119,11 @@ def page(records: list[Record]) -> Page:
         "Return over 50 separate evaluation episodes a seed: mean over seeds ± standard deviation over all episodes "
         "[95 % interval of the mean, bootstrap within seeds], ours with `profile=fast`. On soft failures C-CEM plans "
         "on 24 context paths instead of 6, on soft .1 and .5 12 steps ahead instead of 10, on soft .1 and .3 with "
-        "feedback (`planner.context_mode`). On soft .3 and .5 all three SAC agents see standardised observations and have an "
-        "initial temperature of .1 (default .8), a target entropy of -1 (-.05) and a discount of .95 (.99), chosen "
-        "with FI-SAC on other seeds. With these C-SAC had 86.73 on soft .3; a discount of .92 and 300 epochs instead "
-        "of 150, which it has there now, were then chosen with FI-SAC on the seeds 0 and 1. Everything else is the "
-        "default. The paper's numbers are its Table 2.",
+        "feedback (`planner.context_mode`). On soft .3 and .5 all three SAC agents see standardised observations and "
+        "have an initial temperature of .1 (default .8), a target entropy of -1 (-.05) and a discount of .95 (.99), "
+        "chosen with FI-SAC on other seeds. With these C-SAC had 86.73 on soft .3; a discount of .92 and 300 epochs "
+        "instead of 150, which it has there now, were then chosen with FI-SAC on the seeds 0 and 1. Everything else is "
+        "the default. The paper's numbers are its Table 2.",
         table(("agent", *FAILURES), [row for agent in AGENTS for row in _rows(agent, fast)]),
         "Every run. Known context: return of the same agent and episodes when it is told the context. Lost: that minus "
         "the return, per switch at which the belief named the wrong context (Theorem 3).",
