@@ -107,6 +107,7 @@ class RunLog:
             folder = self.folder / "tensorboard"
             # Tells readers to forget what a killed process wrote of this epoch and later ones.
             is_resumed = folder.is_dir() and any(folder.iterdir())
+            _wait_for_a_later_name(folder)
             self._writer = SummaryWriter(str(folder), purge_step=row["epoch"] if is_resumed else None)
         for name, value in row.items():
             if isinstance(value, int | float):
@@ -120,3 +121,14 @@ class RunLog:
             writer = csv.DictWriter(file, columns, restval="")
             writer.writeheader()
             writer.writerows(self.rows)
+
+
+def _wait_for_a_later_name(folder: Path) -> None:
+    """Let the second of the newest event file pass.
+
+    Readers take event files in the order of their names, `events.out.tfevents.SECOND.HOST.PROCESS.NUMBER`: of two of
+    one second the wrong one might count as the later.
+    """
+    seconds = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*.*")]
+    while seconds and max(seconds) == str(int(time.time())):
+        time.sleep(0.02)

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.run_differences import differences, leftovers, scalars
 from mbrl_hdp.cli import main
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
+from mbrl_hdp.experiments.metrics import RunLog
 
 SMALL = [
     *("profile=smoke", "max_contexts=3", "env.kwargs.horizon=12", "dynamics.hidden_sizes=[16]", "planner.horizon=3"),
@@ -104,3 +105,15 @@ def test_only_temporary_files_are_cleared(tmp_path):
         assert not path.exists()  # what is cleared is what `atomic_path` makes
         path.touch()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "metrics.csv"])
+
+
+def test_a_run_resumed_within_the_second_is_read_in_order(tmp_path, monkeypatch):
+    # Event files are named by second and process; the one that goes on may have the smaller process number.
+    for process, rows in ((20_000, [(0, 1.0), (1, 7.0)]), (10_000, [(1, 2.0), (2, 3.0)])):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        with RunLog(tmp_path, 3, is_wanted=False) as log:
+            for epoch, value in rows:
+                log.epoch({"epoch": epoch, "return_mean": value})
+    names = sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
+    assert [name.split(".")[5] for name in names] == ["20000", "10000"]
+    assert dict(scalars(tmp_path)["return_mean"]) == {0: "1.0", 1: "2.0", 2: "3.0"}
