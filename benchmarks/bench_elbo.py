@@ -43,7 +43,7 @@ def build(max_contexts: int, num_episodes: int, num_steps: int) -> tuple[HdpPrio
 
 
 def our_gradient(prior: HdpPrior, dynamics: DeltaMlpDynamics, batch: EpisodeBatch) -> Callable[[], float]:
-    """Give a function that computes our bound and all its gradients."""
+    """Return a function that computes our bound and all its gradients."""
     scale = ElboScale(num_episodes=NUM_EPISODES, num_transitions=NUM_EPISODES * batch.act.shape[1])
 
     def step() -> float:
@@ -55,7 +55,7 @@ def our_gradient(prior: HdpPrior, dynamics: DeltaMlpDynamics, batch: EpisodeBatc
 
 
 def their_gradient(prior: HdpPrior, dynamics: DeltaMlpDynamics, batch: EpisodeBatch) -> Callable[[], float]:
-    """Give the same with the enumerated program, from the same weights and concentrations."""
+    """Return the same with the enumerated program, from the same weights and concentrations."""
     obs, act = batch.obs[:, :-1], batch.act
     features = dynamics.input_scaler(dynamics.features(obs, act))
     targets = dynamics.target_scaler(batch.obs[:, 1:] - obs)
@@ -139,7 +139,7 @@ def _print_peak_memory(sizes: list[int]) -> None:
 
 
 def _reset_peak() -> float:
-    """Forget the peak so far (Linux) and give the memory in use, in MB."""
+    """Forget the peak so far (Linux) and return the memory in use, in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak()
 

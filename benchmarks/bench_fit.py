@@ -95,7 +95,7 @@ def large_fit_rows() -> list[Row]:
 
 
 def measure(num_trajectories: int) -> dict[str, float]:
-    """Run one large fit in a process of its own; give its seconds and its peak memory in MB."""
+    """Run one large fit in a process of its own; return its seconds and its peak memory in MB."""
     command = [sys.executable, "-m", "benchmarks.bench_fit", "--large", str(num_trajectories)]
     done = subprocess.run(
         command,
@@ -150,7 +150,7 @@ def untrained(data: Trajectories, max_contexts: int) -> ContextModel:
 
 
 def tiny_config() -> FitConfig:
-    """Give a fit of a few steps, so that everything is compiled before the clock starts."""
+    """Return a fit of a few steps, so that everything is compiled before the clock starts."""
     return FitConfig(num_steps=4, num_restarts=2, polish_steps=2)
 
 

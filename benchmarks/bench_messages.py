@@ -32,7 +32,7 @@ BATCH = NUM_STEPS = 100
 class Problem(NamedTuple):
     """Leaves whose gradients are asked for.
 
-    `before` is the law of the context before the first move: Pyro's DiscreteHMM begins there.
+    `before` is the distribution of the context before the first move: Pyro's DiscreteHMM begins there.
     """
 
     before: Tensor
@@ -84,7 +84,7 @@ def enumeration(leaves: Problem) -> float:
 
 
 def dynamax_gradient(leaves: Problem) -> Callable[[], float]:
-    """Give a compiled function that does the same with dynamax's filter and JAX's reverse mode."""
+    """Return a compiled function that does the same with dynamax's filter and JAX's reverse mode."""
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     import jax
     import jax.numpy as jnp

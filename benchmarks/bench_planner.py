@@ -48,7 +48,7 @@ class Sizes:
         return f"{self.population} plans x {self.particles} particles x horizon {self.horizon} x {self.iterations}"
 
     def optimizer(self) -> dict[str, object]:
-        """Give the keyword arguments of mbrl-lib's CEMOptimizer."""
+        """Return the keyword arguments of mbrl-lib's CEMOptimizer."""
         return {
             "num_iterations": self.iterations,
             "elite_ratio": 0.1,

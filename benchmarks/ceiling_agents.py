@@ -104,7 +104,7 @@ class Scripted:
 
 
 def most_likely_actuation(task: Task, belief: ExactFilter) -> FloatArray:
-    """Give the actuation of the most likely context, `E`; of the first one where they are equally likely."""
+    """Return the actuation of the most likely context, `E`; of the first one where they are equally likely."""
     return task.factors[np.argmax(np.round(belief.contexts, 9), axis=1)]
 
 
@@ -147,7 +147,7 @@ def run_episodes(task: Task, episodes: Episodes, agent: Agent, information: Info
 
 
 def contexts_evidence(task: Task, state: Any, act: FloatArray, next_obs: FloatArray) -> FloatArray:
-    """Give the log-likelihood `E n` of one step under each context, by the true physics."""
+    """Return the log-likelihood `E n` of one step under each context, by the true physics."""
     shape = np.ones(len(act))
     predicted = [
         task.physics.observe(task.physics.step(state, act, {"actuation": factor * shape})) for factor in task.factors

@@ -64,7 +64,7 @@ class CemPlanner:
         self._mean = np.zeros((num, config.horizon, task.physics.act_dim))
 
     def plan(self, state: Any, gains: FloatArray, num_left: int) -> FloatArray:
-        """Give the first controls `E A` of the best plans.
+        """Return the first controls `E A` of the best plans.
 
         Args:
             state: states of the E episodes.
@@ -98,7 +98,7 @@ class CemPlanner:
 
 
 def score_plans(task: Task, state: Any, plans: FloatArray, gains: FloatArray) -> FloatArray:
-    """Give the mean return `E N` of plans `E N H A` over the futures `E P H` of the gain."""
+    """Return the mean return `E N` of plans `E N H A` over the futures `E P H` of the gain."""
     num, population, horizon, act_dim = plans.shape
     num_paths = gains.shape[1]
     shape = (num, population, num_paths)
@@ -113,6 +113,6 @@ def score_plans(task: Task, state: Any, plans: FloatArray, gains: FloatArray) ->
 
 
 def _best(plans: FloatArray, scores: FloatArray, num: int) -> FloatArray:
-    """Give the `num` plans with the highest scores of every episode, `E num H A`."""
+    """Return the `num` plans with the highest scores of every episode, `E num H A`."""
     order = np.argpartition(-scores, num - 1, axis=1)[:, :num]
     return np.take_along_axis(plans, order[:, :, None, None], axis=1)

@@ -15,11 +15,11 @@ class ExactFilter:
     """Predictive belief of the context that acts next, by Bayes' rule on the chain with its cool-off counter.
 
     Args:
-        chain: law of the context.
+        chain: distribution of the context.
         num: number of episodes E.
 
     Attributes:
-        belief: law of (context, left) on the coming step, `E n*width`, in the order of `MarkovChain.with_counter`.
+        belief: distribution of (context, left) on the coming step, `E n*width`, as in `MarkovChain.with_counter`.
     """
 
     def __init__(self, chain: MarkovChain, num: int) -> None:
@@ -30,7 +30,7 @@ class ExactFilter:
 
     @property
     def contexts(self) -> FloatArray:
-        """Law of the context that acts next, `E n`."""
+        """Distribution of the context that acts next, `E n`."""
         return self._by_context(self.belief)
 
     def told(self, contexts: IntArray) -> None:
@@ -45,7 +45,7 @@ class ExactFilter:
             log_likelihood: of the step under each context, `E n`.
 
         Returns:
-            filtered law of the context that acted, `E n`.
+            filtered distribution of the context that acted, `E n`.
         """
         weight = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
         posterior = _normalised(self.belief * np.repeat(weight, self._width, axis=1))
@@ -66,13 +66,13 @@ class ExactFilter:
 
 
 def log_likelihoods(predicted: FloatArray, next_obs: FloatArray) -> FloatArray:
-    """Give log N(next_obs; predicted, OBS_NOISE^2), `E n`, up to a constant, of each context's prediction, `E n S`."""
+    """Return log N(next_obs; predicted, OBS_NOISE^2), `E n`, up to a constant, for each prediction `E n S`."""
     error = (predicted - next_obs[:, None, :]) / OBS_NOISE
     return -0.5 * np.square(error).sum(axis=-1)
 
 
 def _pick(cumulative: FloatArray, uniform: FloatArray) -> IntArray:
-    """Give the first index whose cumulative probability exceeds the uniform number."""
+    """Return the first index whose cumulative probability exceeds the uniform number."""
     return np.argmax(cumulative > uniform[..., None] * cumulative[..., -1:], axis=-1)
 
 

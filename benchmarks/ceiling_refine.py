@@ -45,7 +45,7 @@ class Refined:
         return act
 
     def _first_controls(self, task: Task, seed: int) -> FloatArray:
-        """Give the controls `T A` of the first agent."""
+        """Return the controls `T A` of the first agent."""
         agent = self.first(task, 1, seed)
         controls: list[FloatArray] = []
 
@@ -66,7 +66,7 @@ class Refined:
         return controls
 
     def _gains(self, task: Task, rng: np.random.Generator) -> FloatArray:
-        """Give the futures `1 P T` that every change is scored on."""
+        """Return the futures `1 P T` that every change is scored on."""
         if not self.num_paths:
             return np.ones((1, 1, task.physics.horizon))
         futures = task.factors[ExactFilter(task.chain, 1).sample_paths(rng, self.num_paths, task.physics.horizon)]

@@ -41,7 +41,7 @@ class Straight:
 
 
 def plan_accelerations(config: IntersectionConfig, distance: float, speed: float, num_programmes: int) -> FloatArray:
-    """Give the actions `T` that make `sum_t exp(-|distance_t| / scale)` large.
+    """Return the actions `T` that make `sum_t exp(-|distance_t| / scale)` large.
 
     Args:
         config: numbers of the task.

@@ -38,7 +38,7 @@ def save_records(path: Path, records: Mapping[str, Record]) -> None:
 
 
 def summary(returns: FloatArray, num_seeds: int) -> Record:
-    """Give mean, standard deviation (over episodes), standard error (over seeds) and the mean return of every seed.
+    """Return mean, standard deviation (over episodes), standard error (over seeds) and the mean return of every seed.
 
     Args:
         returns: one per episode; episode `i` has seed number `i % num_seeds`.
@@ -55,7 +55,7 @@ def summary(returns: FloatArray, num_seeds: int) -> Record:
 
 
 def best_of(records: Sequence[Record]) -> Record:
-    """Give the record with the highest mean over the seeds that all have, so that luck with the seeds decides less."""
+    """Return the record with the highest mean over the seeds that all records have (less luck with the seeds)."""
     shared = min(len(record["returns_by_seed"]) for record in records)
     return max(records, key=lambda record: float(np.mean(record["returns_by_seed"][:shared])))
 
@@ -147,7 +147,7 @@ _WORDS = """
 - **context known**: the agent is told the context before every step.
 - **exact filter**: the agent sees the states only; Bayes' rule on the chain with its cool-off counter. The physics has
   no noise, so any step on which the actuator is used reveals its context, one step late.
-- **blind**: the agent sees the states and knows the chain, but never learns from what it sees: its law of the context
+- **blind**: the agent sees the states and knows the chain, but never learns from what it sees: its belief
   stays the chain's own. Every blind episode is run twice, the second time with the contexts exchanged, which is as
   likely; the standard error is over seeds.
 

@@ -26,15 +26,15 @@ class PlanningModel(Protocol):
     """As much of the true physics as a planner needs; see `BatchPhysics`."""
 
     def step(self, state: Any, act: FloatArray, params: Mapping[str, FloatArray]) -> Any:
-        """Give the states after one control step."""
+        """Return the states after one control step."""
         ...
 
     def observe(self, state: Any) -> FloatArray:
-        """Give the observations `B S`."""
+        """Return the observations `B S`."""
         ...
 
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:
-        """Give the rewards `B`."""
+        """Return the rewards `B`."""
         ...
 
 
@@ -70,7 +70,7 @@ class Task:
         physics: what the episodes run on.
         model: the same physics for planning.
         planning_state: from a state of `physics` to one of `model`.
-        chain: law of the context.
+        chain: distribution of the context.
         is_actuated: entries of the action on which the contexts act, `A`; where all are zero, a step reveals nothing.
         actuation: factor of each context on the actuator; +1 and -1, so that `actuation * actuation = 1`.
     """
@@ -89,7 +89,7 @@ class Task:
         return np.array(self.actuation)
 
     def sent(self, controls: FloatArray, guess: FloatArray) -> FloatArray:
-        """Give the actions `E A` that carry out `controls` where the actuation is as guessed, `E`."""
+        """Return the actions `E A` that carry out `controls` where the actuation is as guessed, `E`."""
         return np.where(self.is_actuated, guess[:, None] * controls, controls)
 
 
@@ -106,7 +106,7 @@ class Episodes:
         return len(self.contexts)
 
     def with_mirror(self) -> Episodes:
-        """Give every episode, then every episode again with its two contexts exchanged."""
+        """Return every episode, then every episode again with its two contexts exchanged."""
         return Episodes(stack_states([self.start, self.start]), np.concatenate((self.contexts, 1 - self.contexts)))
 
 

@@ -105,7 +105,7 @@ CELLS = (*_cartpole_cells(), *_drone_cells(), *_intersection_cells())
 
 
 def run_cell(cell: Cell, seed: int, num_episodes: int, commit: str) -> Record:
-    """Run one agent and give its record."""
+    """Run one agent and return its record."""
     task, begin = TASKS[cell.task](), time.perf_counter()
     episodes = draw_episodes(task, range(seed, seed + num_episodes))
     if cell.information == "blind":
@@ -123,7 +123,7 @@ def run_cell(cell: Cell, seed: int, num_episodes: int, commit: str) -> Record:
 
 
 def request(cell: Cell, seed: int, num_episodes: int) -> Record:
-    """Give what decides a cell's numbers; a record with the same is not computed again."""
+    """Return what decides a cell's numbers; a record with the same is not computed again."""
     return {
         "task": cell.task,
         "information": cell.information,

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 
 class Heads(Protocol):
-    """K Gaussian transition laws."""
+    """K Gaussian transition distributions."""
 
     def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Give means and standard deviations, `B T K D` each, from features `B T F`."""
+        """Return means and standard deviations, `B T K D` each, from features `B T F`."""
 
     def log_prior(self) -> Tensor:
-        """Give the weights' log prior."""
+        """Return the weights' log prior."""
 
 
 class PlainHeads(nn.Module):
@@ -40,7 +40,7 @@ class PlainHeads(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(max_contexts, num_outputs))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Give means and standard deviations, `B T K D` each."""
+        """Return means and standard deviations, `B T K D` each."""
         rows = features.flatten(0, 1)
         hidden = torch.relu(torch.matmul(rows, self.first) + self.first_bias)
         means = torch.matmul(hidden, self.second) + self.second_bias
@@ -48,7 +48,7 @@ class PlainHeads(nn.Module):
         return means, self.log_std.exp().expand_as(means)
 
     def log_prior(self) -> Tensor:
-        """Give log N(weights; 0, 0.1^2)."""
+        """Return log N(weights; 0, 0.1^2)."""
         weights = (self.first, self.first_bias, self.second, self.second_bias)
         return torch.stack([dist.Normal(0.0, 0.1).log_prob(weight).sum() for weight in weights]).sum()
 
@@ -74,7 +74,7 @@ class Data:
 
 
 def hdp_rows(settings: HdpSettings) -> Tensor:
-    """Sample the top sticks and the rows (row 0 is the initial law); eq. (2) and (3)."""
+    """Sample the top sticks and the rows (row 0 is the initial distribution); eq. (2) and (3)."""
     size = settings.max_contexts
     like = torch.get_default_dtype()
     ones = torch.ones(size - 1, dtype=like)
@@ -117,7 +117,7 @@ class HdpGuide(nn.Module):
 
 
 def enumerated_loss(settings: HdpSettings, heads: Heads, data: Data, guide: Any) -> Tensor:
-    """Give Pyro's negative bound, differentiable; `guide` takes no argument."""
+    """Return Pyro's negative bound, differentiable; `guide` takes no argument."""
     estimator = TraceEnum_ELBO(max_plate_nesting=1)
     loss: Tensor = estimator.differentiable_loss(lambda: enumerated_model(settings, heads, data), guide)
     return loss

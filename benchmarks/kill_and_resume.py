@@ -56,7 +56,7 @@ class Kill:
     is_writing: bool
 
     def row(self, number: int) -> list[str]:
-        """Give the line of the table."""
+        """Return the line of the table."""
         writing = "yes" if self.is_writing else ""
         return [
             str(number),
@@ -186,7 +186,7 @@ def _stamp(path: Path) -> int:
 
 
 def kill_and_resume(agent: str, num_points: int, seed: int, folder: Path) -> tuple[list[Kill], list[str]]:
-    """Run an agent twice, once in peace, once with kills; give the kills and the differences."""
+    """Run an agent twice, once in peace, once with kills; return the kills and the differences."""
     words = [*SETTINGS, f"agent={agent}", f"seed={seed}"]
     whole, killed = folder / f"{agent}_whole", folder / f"{agent}_killed"
     child = Child([*words, f"hydra.run.dir={whole}"], whole)
@@ -207,7 +207,7 @@ def kill_and_resume(agent: str, num_points: int, seed: int, folder: Path) -> tup
 
 
 def _resuming(words: Sequence[str], folder: Path) -> list[str]:
-    """Give the words that go on with a run; a run without config.yaml has not begun and is started again."""
+    """Return the words that go on with a run; a run without config.yaml has not begun and is started again."""
     return [f"resume={folder}"] if (folder / "config.yaml").is_file() else [*words, f"hydra.run.dir={folder}"]
 
 

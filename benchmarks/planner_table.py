@@ -71,7 +71,7 @@ class Result:
     milliseconds: float
 
     def cells(self) -> list[str]:
-        """Give the row of the table."""
+        """Return the row of the table."""
         ours = vars(self.config)
         size = f"{ours['population_size']} x {ours.get('num_iterations', 1)}"
         spread = f"{self.returns.mean():.2f} ± {self.returns.std():.2f}"
@@ -99,7 +99,7 @@ def commit() -> str:
 
 
 def markdown(results: list[Result], source: str, seeds: list[int], num_episodes: int) -> str:
-    """Give the table as a page."""
+    """Return the table as a page."""
     rows = [" | ".join(result.cells()) for result in results]
     listing = ", ".join(str(seed) for seed in seeds)
     return "\n".join(

@@ -45,7 +45,7 @@ class Row:
 def time_pair(
     ours: Callable[[], object], theirs: Callable[[], object], repeats: int = 15, warm_up: int = 2
 ) -> tuple[float, float]:
-    """Give the median milliseconds of both, run in turns so that a busy machine slows both alike."""
+    """Return the median milliseconds of both, run in turns so that a busy machine slows both alike."""
     samples: tuple[list[float], list[float]] = ([], [])
     for round_number in range(warm_up + repeats):
         for function, times in zip((ours, theirs), samples, strict=True):

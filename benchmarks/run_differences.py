@@ -16,7 +16,7 @@ _HOST_FACTS = {"versions", "git_commit"}
 
 
 def differences(one: Path, two: Path) -> list[str]:
-    """Tell what differs between two finished runs; empty if nothing does."""
+    """Return what differs between two finished runs; empty if nothing does."""
     found = list(_row_differences(_timeless(read_metrics(one)), _timeless(read_metrics(two))))[:1]
     if _words(one / "summary.json") != _words(two / "summary.json"):
         found.append("summary.json")
@@ -51,7 +51,7 @@ def _folder_differences(one: Path, two: Path) -> Iterator[str]:
 
 
 def tensors(path: Path) -> dict[str, Any]:
-    """Give every tensor of a file as its type, shape and bytes, and the words of its header without times."""
+    """Return every tensor of a file as its type, shape and bytes, and the words of its header without times."""
     with safe_open(path, framework="np") as file:
         found: dict[str, Any] = {name: _bits(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         words = {name: _parsed(text) for name, text in (file.metadata() or {}).items()}
@@ -59,13 +59,13 @@ def tensors(path: Path) -> dict[str, Any]:
 
 
 def arrays(path: Path) -> dict[str, Any]:
-    """Give every array of an npz file as its type, shape and bytes."""
+    """Return every array of an npz file as its type, shape and bytes."""
     with np.load(path, allow_pickle=False) as file:
         return {name: _bits(file[name]) for name in file.files}
 
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float | str]]]:
-    """Give what TensorBoard shows of a run: step and value of every curve, times aside."""
+    """Return what TensorBoard shows of a run: step and value of every curve, times aside."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run / "tensorboard")).Reload()
@@ -77,7 +77,7 @@ def scalars(run: Path) -> dict[str, list[tuple[int, float | str]]]:
 
 
 def leftovers(run: Path) -> list[Path]:
-    """Give hidden files that a killed process left; Hydra's own folder is none."""
+    """Return hidden files that a killed process left; Hydra's own folder is none."""
     return sorted(path for path in run.rglob(".*") if path.name != ".hydra")
 
 

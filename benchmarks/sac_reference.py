@@ -88,7 +88,7 @@ class Reference:
         self.replay = BeliefReplay(self.codec, 1, seed=seed)
 
     def train(self, every: int) -> NDArray[np.float64]:
-        """Run Algorithm 1 without its model; give the returns of the final evaluation."""
+        """Run Algorithm 1 without its model; return the returns of the final evaluation."""
         warm, rng = _cartpole(self.num_warm), numpy_generator(self.seed, "warm")
         self._collect(warm, lambda _: warm.sample_actions(rng), sub_seed(self.seed, "warm"))
         self.sac.update(self.replay, self.config.updates_at_warm_start)
@@ -104,7 +104,7 @@ class Reference:
         return returns
 
     def evaluate(self, num_episodes: int = 50) -> NDArray[np.float64]:
-        """Give the returns of the policy's mean on episodes that training never saw."""
+        """Return the returns of the policy's mean on episodes that training never saw."""
         env = _cartpole(num_episodes)
         act: Act = lambda packed: self.agent.act(packed, batched=True)  # noqa: E731
         return self._run(env, act, sub_seed(self.seed, "evaluate"))["reward"].sum(1)
@@ -115,7 +115,7 @@ class Reference:
         self.replay.extend(data, self._filling(arrays["next_context"]))
 
     def _filling(self, contexts: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-        """Give the belief slot: the truth, or nothing."""
+        """Return the belief slot: the truth, or nothing."""
         if self.codec.max_contexts == 0:
             return np.zeros((*contexts.shape, 0))
         return known_beliefs(contexts, self.codec.max_contexts)

@@ -30,7 +30,7 @@ _LOGIT = torch.linspace(-40.0, 40.0, 4001, dtype=torch.float64)
 
 
 def rows_kl(stick: Tensor, other: Tensor) -> Tensor:
-    """Give sum_j KL(q*(mu_j1) || Beta(nu, 1 - nu)), with other = 1 - nu passed apart for precision near 1."""
+    """Return sum_j KL(q*(mu_j1) || Beta(nu, 1 - nu)), with other = 1 - nu passed apart for precision near 1."""
     first, second = stick[..., None], other[..., None]
     shape = (*first.shape[:-1], len(Q_ROWS))
     prior = Beta(first.expand(shape), second.expand(shape), validate_args=False)
@@ -38,12 +38,12 @@ def rows_kl(stick: Tensor, other: Tensor) -> Tensor:
 
 
 def point_loss(stick: Tensor) -> Tensor:
-    """Give the loss of q = Delta(stick); the prior Beta(1, 1) is flat."""
+    """Return the loss of q = Delta(stick); the prior Beta(1, 1) is flat."""
     return rows_kl(stick, 1.0 - stick)
 
 
 def beta_loss(first: Tensor, second: Tensor) -> Tensor:
-    """Give the loss of q = Beta(first, second), any batch shape, by quadrature."""
+    """Return the loss of q = Beta(first, second), any batch shape, by quadrature."""
     stick, other = torch.sigmoid(_LOGIT), torch.sigmoid(-_LOGIT)
     log_stick, log_other = torch.nn.functional.logsigmoid(_LOGIT), torch.nn.functional.logsigmoid(-_LOGIT)
     log_norm = torch.lgamma(first + second) - torch.lgamma(first) - torch.lgamma(second)
@@ -80,13 +80,13 @@ def best_beta() -> tuple[float, float]:
 
 
 def point_gradients(num: int = 197) -> Tensor:
-    """Give d loss / d nu at evenly spread starting points in (0.01, 0.99)."""
+    """Return d loss / d nu at evenly spread starting points in (0.01, 0.99)."""
     stick = torch.linspace(0.01, 0.99, num, dtype=torch.float64, requires_grad=True)
     return torch.autograd.grad(point_loss(stick).sum(), stick)[0]
 
 
 def beta_gradients(num: int = 25, largest: float = 20.0) -> Tensor:
-    """Give the gradient with respect to both Beta parameters at evenly spread starting points, `num*num 2`."""
+    """Return the gradient with respect to both Beta parameters at evenly spread starting points, `num*num 2`."""
     axis = torch.linspace(0.5, largest, num, dtype=torch.float64)
     first, second = (grid.reshape(-1).requires_grad_() for grid in torch.meshgrid(axis, axis, indexing="ij"))
     return torch.stack(torch.autograd.grad(beta_loss(first, second).sum(), (first, second)), dim=-1)

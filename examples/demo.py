@@ -25,7 +25,7 @@ TRUE_CONTEXTS = 2
 
 
 def learn_contexts(out: Path, num_episodes: int, extra: list[str]) -> int:
-    """Log cart-pole, fit, and write figures and summary; give the exit code."""
+    """Log cart-pole, fit, and write figures and summary; return the exit code."""
     out.mkdir(parents=True, exist_ok=True)
     log = out / "cartpole.npz"
     env = BatchSwitchingEnv(CartPolePhysics(), [{"actuation": 1.0}, {"actuation": -1.0}], num_envs=num_episodes)
@@ -42,7 +42,7 @@ def learn_contexts(out: Path, num_episodes: int, extra: list[str]) -> int:
 
 
 def learn_control(run: Path, profile: str, extra: list[str]) -> int:
-    """Train C-CEM in a run directory, going on where an earlier demo stopped; give the exit code."""
+    """Train C-CEM in a run directory, going on where an earlier demo stopped; return the exit code."""
     print("\n2. Learning to swing the pole up although the actuator fails (Algorithm 1, C-CEM):\n")
     if (run / "summary.json").is_file():
         print(f"{run}/ holds a finished run, which is kept; --fresh trains anew.", flush=True)

@@ -58,7 +58,7 @@ AGENT = {
 
 
 def main(words: list[str] | None = None) -> dict[str, float]:
-    """Train and evaluate; give what was reached."""
+    """Train and evaluate; return what was reached."""
     args = parse(words)
     configure()
     seed_everything(args.seed)  # mbrl-lib's CEM draws from torch's global generator

@@ -23,7 +23,7 @@ from mbrl_hdp.seeding import sub_seed
 
 
 def main(words: list[str] | None = None) -> list[dict[str, float]]:
-    """Train and evaluate; give one row an epoch."""
+    """Train and evaluate; return one row an epoch."""
     args = parse(words)
     configure()  # one thread and a tuned allocator: the quickest for networks this small
 

@@ -38,7 +38,7 @@ class ExploringAgent(SACAgent):
 
 
 def main(words: list[str] | None = None) -> list[dict[str, float]]:
-    """Train and evaluate; give one row an evaluation."""
+    """Train and evaluate; return one row an evaluation."""
     args = parse(words)
     configure()  # one thread and a tuned allocator: the quickest for networks this small
     start = time.perf_counter()

@@ -20,7 +20,7 @@ Command = Callable[[list[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `mbrl-hdp`; give the exit code: 0 done, 1 found wanting, 2 a mistake in what was asked."""
+    """Run `mbrl-hdp`; return the exit code: 0 success, 1 a check failed, 2 invalid input."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -83,7 +83,7 @@ def fit(words: list[str]) -> int:
 
 
 def label(words: list[str]) -> int:
-    """Tell the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
+    """Return the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
     parser = _parser("label", label)
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
     parser.add_argument("data", metavar="DATA", help=".npz or .csv file, or minari:ID")

@@ -55,12 +55,12 @@ class Finding:
     advice: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Give the finding as plain words for JSON."""
+        """Return the finding as plain words for JSON."""
         return asdict(self)
 
 
 def is_healthy(findings: Sequence[Finding]) -> bool:
-    """Tell whether nothing that is needed is missing."""
+    """Return whether nothing that is needed is missing."""
     return all(finding.status != "missing" for finding in findings)
 
 

@@ -35,7 +35,7 @@ class CheckpointError(MbrlHdpError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Tell the nearest known names, or all of them if none is near.
+    """Return the nearest known names, or all of them if none is near.
 
     Example:
         >>> did_you_mean("hpd", ["hdp", "dirichlet", "mle"])

@@ -37,7 +37,7 @@ def configure(config: RuntimeConfig | None = None) -> dict[str, str]:
 
 
 def _tune_malloc() -> str:
-    """Tell glibc to keep big freed blocks; other C libraries are left alone."""
+    """Return glibc to keep big freed blocks; other C libraries are left alone."""
     if not sys.platform.startswith("linux"):
         return "left alone (not Linux)"
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -32,12 +32,12 @@ def sub_seed(seed: int, *names: str | int) -> int:
 
 
 def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
-    """Give a numpy generator of its own for one purpose."""
+    """Return a numpy generator of its own for one purpose."""
     return np.random.default_rng(sub_seed(seed, *names))
 
 
 def torch_generator(seed: int, *names: str | int, device: str | torch.device = "cpu") -> torch.Generator:
-    """Give a torch generator of its own for one purpose (mbrl-lib's ModelEnv and ReplayBuffer take one)."""
+    """Return a torch generator of its own for one purpose (mbrl-lib's ModelEnv and ReplayBuffer take one)."""
     import torch
 
     return torch.Generator(device=device).manual_seed(sub_seed(seed, *names))
@@ -53,7 +53,7 @@ def seed_everything(seed: int) -> None:
 
 
 def seed_env(env: gymnasium.Env[Any, Any], seed: int) -> Any:
-    """Reset an environment with a seed and seed its spaces too; give what `reset` gave."""
+    """Reset an environment with a seed and seed its spaces too; return what `reset` gave."""
     env.action_space.seed(sub_seed(seed, "action_space"))
     env.observation_space.seed(sub_seed(seed, "observation_space"))
     return env.reset(seed=seed)

@@ -29,7 +29,7 @@ def room_of(path: Path) -> str:
 
 
 def imports(path: Path, with_type_checking: bool = False):
-    """Give (module, line) of every import that runs; those under TYPE_CHECKING are for readers only."""
+    """Return (module, line) of every import that runs; those under TYPE_CHECKING are for readers only."""
     tree = ast.parse(path.read_text())
     skipped = set()
     for node in ast.walk(tree):

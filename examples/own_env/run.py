@@ -32,7 +32,7 @@ REWARDS = {"formula": ["env.reward=switching_pendulum:reward"], "learned": ["env
 
 
 def main(words: Sequence[str] | None = None) -> list[str]:
-    """Run what is missing and print the table; give its lines."""
+    """Run what is missing and print the table; return its lines."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs (default: runs)")
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> list[str]:
 
 
 def train(settings: list[str], folder: Path, seed: int) -> dict[str, Any]:
-    """Run `mbrl-hdp train` unless that is done; give its summary and the return of its random episodes."""
+    """Run `mbrl-hdp train` unless that is done; return its summary and the return of its random episodes."""
     if not (folder / "summary.json").is_file() and mbrl_hdp(
         ["train", *settings, f"seed={seed}", f"hydra.run.dir={folder}"]
     ):
@@ -61,7 +61,7 @@ def train(settings: list[str], folder: Path, seed: int) -> dict[str, Any]:
 
 
 def row(agent: str, reward: str, runs: list[dict[str, Any]]) -> str:
-    """Give the table's row of several seeds."""
+    """Return the table's row of several seeds."""
     returns = [run["return_mean"] for run in runs]
     each = ", ".join(f"{value:.0f}" for value in returns)
     random = np.mean([run["random"] for run in runs])

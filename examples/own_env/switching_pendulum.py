@@ -31,7 +31,7 @@ def make(gravity: float = 5.0, mass: float = 0.5, switch: float = 0.2, cool_off:
 
 
 def reward(act: Tensor, next_obs: Tensor) -> Tensor:
-    """Give the pendulum's reward of imagined steps, `B 1`, from actions `B 1` and next observations `B 3`.
+    """Return the pendulum's reward of imagined steps, `B 1`, from actions `B 1` and next observations `B 3`.
 
     Gymnasium's own reward looks at the state before the step; for a planner the one after it serves as well.
     """

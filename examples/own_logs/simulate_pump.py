@@ -25,7 +25,7 @@ NEXT = np.array([[0.97, 0.02, 0.01], [0.05, 0.93, 0.02], [0.03, 0.01, 0.96]])
 
 
 def simulate_shift(num_steps: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Run the pump; give the readings, `num_steps + 1` of them, and the regime that led from each to the next."""
+    """Run the pump; return the readings, `num_steps + 1` of them, and the regime that led from each to the next."""
     regime = int(rng.choice(3, p=[0.8, 0.1, 0.1]))
     readings = [SETTLES_AT[regime] + rng.normal(size=3) * [0.3, 2.0, 2.0]]
     regimes = []

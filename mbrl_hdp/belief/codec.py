@@ -1,6 +1,6 @@
 """The packed vector [obs, belief] that agents see; nobody else slices it.
 
-The belief inside is predictive (the law of the context that acts next) and as wide as there are slots, `max_contexts`,
+The belief inside is predictive (the distribution of the next context) and as wide as there are slots, `max_contexts`,
 so that distilling never changes what a policy is fed: slots that were distilled away hold zero.
 """
 

@@ -1,11 +1,11 @@
 """Theorem 2's belief update, one step at a time, for any batch of beliefs.
 
 Two conventions of the belief differ by a predict step. The packed belief that agents and planners carry is
-*predictive*: the law of the context that acts next. So a step is `correct` by what was just observed, then `predict`:
+*predictive*: the distribution of the next context. So a step is `correct` by what was just observed, then `predict`:
 
     belief' = normalise(belief * likelihood) @ transition
 
-The filtered law of the context that acted (the paper's b^z, `filter_contexts`) is what stands after `correct`.
+The filtered distribution of the context that acted (the paper's b^z, `filter_contexts`) is what stands after `correct`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def correct(belief: Float[Tensor, "*batch K"], log_lik: Float[Tensor, "*batch K"
     (all their log-likelihoods are -inf) is ignored: the belief stays.
 
     Args:
-        belief: law of the context that acted, before the observation.
+        belief: distribution of the context that acted, before the observation.
         log_lik: log-likelihood of the observed step in every context.
     """
     # The largest log-likelihood among believed contexts is taken out, so the sum below is never zero by underflow.
@@ -47,7 +47,7 @@ def predict(belief: Float[Tensor, "*batch K"], transition: Float[Tensor, "K K"])
 def update_belief(
     belief: Float[Tensor, "*batch K"], log_lik: Float[Tensor, "*batch K"], transition: Float[Tensor, "K K"]
 ) -> Float[Tensor, "*batch K"]:
-    """Give the law of the context that acts next, from the one that was believed to act now (Theorem 2 a).
+    """Return the distribution of the context that acts next, from the one that was believed to act now (Theorem 2 a).
 
     Example:
         >>> transition = torch.tensor([[0.9, 0.1], [0.2, 0.8]])

@@ -35,16 +35,16 @@ class Baseline(ABC):
         """Begin an episode: forget what belongs to the last one (plans, recurrent state)."""
 
     def end_episode(self) -> Mapping[str, float]:
-        """Learn from the finished episode; give metrics for `metrics.csv`."""
+        """Learn from the finished episode; return metrics for `metrics.csv`."""
         return {}
 
     def context_labels(self) -> NDArray[np.integer[Any]] | None:
-        """Give the context that the agent believed in at every step of the last episode, None if it has none."""
+        """Return the context that the agent believed in at every step of the last episode, None if it has none."""
         return None
 
     @abstractmethod
     def state_dict(self) -> Mapping[str, Any]:
-        """Give everything that a resumed run needs, as tensors, arrays and plain numbers."""
+        """Return everything that a resumed run needs, as tensors, arrays and plain numbers."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 Nothing is sampled and nothing is rounded to a grid: with a finite horizon only finitely many beliefs can be reached,
 and all of them are enumerated. `context[t]` acts on `state[t] -> state[t+1]`; whoever knows the context knows the one
-that acts next (the paper's z_{t+1}), whoever does not has its law given the past, the predictive belief.
+that acts next (the paper's z_{t+1}), whoever does not has its distribution given the past, the predictive belief.
 
 Theorem 3 in one line (performance difference lemma): with Q the known-context optimum, V = max_a Q and states, contexts
 and actions drawn with the belief policy,
@@ -30,9 +30,9 @@ class FiniteCmdp:
     """A C-MDP of S states, A actions and K contexts.
 
     Attributes:
-        initial_state: law of the first state.
-        initial: law of the first acting context (rho_0).
-        transition: law of the next acting context, a row per context (R).
+        initial_state: distribution of the first state.
+        initial: distribution of the first acting context (rho_0).
+        transition: distribution of the next acting context, a row per context (R).
         kernel: p(next state | context, state, act).
         reward: expected reward of a step; the agent does not see it, only its consequences for the state.
         discount: factor per step.
@@ -48,10 +48,10 @@ class FiniteCmdp:
     horizon: int
 
     def __post_init__(self) -> None:
-        """Refuse laws that are none.
+        """Raise if a row is not a probability distribution.
 
         Raises:
-            ConfigError: if a law does not sum to 1 or has negative entries, or a number is out of range.
+            ConfigError: if a distribution does not sum to 1 or has negative entries, or a number is out of range.
         """
         for name in ("initial_state", "initial", "transition", "kernel"):
             law = getattr(self, name)
@@ -69,7 +69,7 @@ class Level:
 
     Attributes:
         state: the last state of each history.
-        belief: law of the context that acts next, given the history.
+        belief: distribution of the context that acts next, given the history.
         child: place of each continuation (act, next state) in the next level, -1 where it cannot happen.
     """
 
@@ -79,7 +79,7 @@ class Level:
 
 
 def known_context_values(problem: FiniteCmdp) -> Float[np.ndarray, "H K S A"]:
-    """Give Q_gt at every step for whoever sees the context that acts next: value iteration on (state, context).
+    """Return Q_gt at every step for whoever sees the context that acts next: value iteration on (state, context).
 
     Q_gt(s, z, a) = r(s, z, a) + discount E V_gt(s', z'), s' ~ p(. | s, a, z), z' ~ rho_z. (The paper's proof prints it
     without the discount; its theorem needs it.)
@@ -114,7 +114,7 @@ def reachable_beliefs(problem: FiniteCmdp) -> list[Level]:
 
 
 def solve_beliefs(problem: FiniteCmdp, levels: Sequence[Level]) -> tuple[float, list[Int[np.ndarray, " _"]]]:
-    """Give the best expected return without seeing contexts, and the action after every history (Theorem 2 b).
+    """Return the best expected return without seeing contexts, and the action after every history (Theorem 2 b).
 
     Q(s, b, a) = sum_i b_i r(s, i, a) + discount sum_{s'} (sum_i b_i p(s' | s, a, i)) max_{a'} Q(s', b', a')
     """
@@ -133,7 +133,7 @@ def solve_beliefs(problem: FiniteCmdp, levels: Sequence[Level]) -> tuple[float, 
 
 
 def history_value(problem: FiniteCmdp) -> float:
-    """Give the best expected return over all policies of the whole history; no belief is formed.
+    """Return the best expected return over all policies of the whole history; no belief is formed.
 
     The weight of every path of contexts is carried along by itself (K^H of them), so this is a route of its own to the
     number that `solve_beliefs` gives: that they agree is Theorem 2. For tiny problems.
@@ -283,6 +283,6 @@ def _is_wrong(level: Level) -> Bool[np.ndarray, "N K"]:
 
 
 def _loss(values: Float[np.ndarray, "K S A"], level: Level, act: Int[np.ndarray, "N 1"]) -> Float[np.ndarray, "N K"]:
-    """Give V_gt - Q_gt of the action taken after every history, for every context that may act."""
+    """Return V_gt - Q_gt of the action taken after every history, for every context that may act."""
     here = values[:, level.state].transpose(1, 0, 2)
     return np.asarray(here.max(-1) - np.take_along_axis(here, act[:, None, :], axis=-1)[..., 0])

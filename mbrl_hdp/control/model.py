@@ -1,4 +1,4 @@
-"""A `ContextModel` on the packed vector [obs, belief], in two modes with one law of the states.
+"""A `ContextModel` on the packed vector [obs, belief], in two modes with one distribution of the states.
 
 Planning draws a context and steps only that context's head (`BeliefModel`); imagined data for policies carries the
 belief along by Bayes' rule (`FilteringBeliefModel`). In both the transition itself is `ContextModel`'s.
@@ -41,7 +41,7 @@ class BeliefModel(mbrl.models.Model):
         self.codec = BeliefCodec(model.task.obs_dim, model.task.max_contexts)
 
     def split(self, packed: Packed) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B k"]]:
-        """Give the observations and the beliefs over the kept contexts."""
+        """Return the observations and the beliefs over the kept contexts."""
         rows = torch.as_tensor(packed, dtype=torch.float32, device=self.device)
         obs, belief = self.codec.unpack_tensors(rows)
         return obs, narrow(belief, self.model.slots, self.model.chain.initial.to(belief))
@@ -71,18 +71,18 @@ class BeliefModel(mbrl.models.Model):
         return self.join(next_obs, known.to(next_obs)), reward, None, state
 
     def loss(self, model_in: TransitionBatch, target: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:
-        """Give the learned model's loss; its data carries no beliefs."""
+        """Return the learned model's loss; its data carries no beliefs."""
         return self.model.loss(model_in, target)
 
     def eval_score(self, model_in: TransitionBatch, target: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:
-        """Give the learned model's score."""
+        """Return the learned model's score."""
         return self.model.eval_score(model_in, target)
 
 
 class FilteringBeliefModel(BeliefModel):
     """Rollouts for policies: the belief is part of the state and moves on by Theorem 2's update.
 
-    Each step draws the acting context from the belief, the next observation from that context's law, and then the
+    Each step draws the acting context from the belief, the next observation from that context's head, and then the
     belief learns from that observation what an agent would. `deterministic` steps take the belief's mean instead.
 
     A reward that depends on the context is its expectation under what is believed about the context that acted once
@@ -120,7 +120,7 @@ class FilteringBeliefModel(BeliefModel):
     def _expectation(
         self, obs: Float[Tensor, "B S"], act: Float[Tensor, "B A"], belief: Float[Tensor, "B k"]
     ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B 1"] | None]:
-        """Give the mean over the belief of every context's expected next observation and of its reward there."""
+        """Return the mean over the belief of every context's expected next observation and of its reward there."""
         mean, reward = torch.zeros_like(obs), obs.new_zeros(len(obs), 1)
         for column, slot in enumerate(self.model.slots):
             context, share = slot.expand(len(obs)), belief[:, column : column + 1]

@@ -105,7 +105,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         return width * self.dynamics_model.codec.max_contexts if self.context_mode == "feedback" else width
 
     def action_of(self, planned: Float[np.ndarray, " N"], packed: Float[np.ndarray, " W"]) -> Float[np.ndarray, " A"]:
-        """Give the action of a planned step at a packed observation: with feedback, that of the likeliest context."""
+        """Return the action of a planned step at a packed observation: with feedback, that of the likeliest context."""
         if self.context_mode != "feedback":
             return planned
         _, belief = self.dynamics_model.split(packed[None])
@@ -132,7 +132,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
     def evaluate_action_sequences(
         self, action_sequences: Float[Tensor, "C H N"], initial_state: Float[np.ndarray, " W"], num_particles: int
     ) -> Float[Tensor, " C"]:
-        """Give every plan's return from the packed observation, averaged over context paths.
+        """Return every plan's return from the packed observation, averaged over context paths.
 
         Args:
             action_sequences: the plans, `plan_width` numbers a step.
@@ -166,7 +166,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
     def evaluate_on_paths(
         self, acts: Float[Tensor, "C H A"], obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]
     ) -> Float[Tensor, " C"]:
-        """Give every plan's return from an observation, averaged over given paths of context slots."""
+        """Return every plan's return from an observation, averaged over given paths of context slots."""
         with torch.no_grad():
             return self._values(acts, self._begin_rollout(obs, paths), paths)
 
@@ -205,7 +205,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         states: Float[Tensor, "H P C S"],
         paths: Int[Tensor, "P H"],
     ) -> Float[Tensor, "H P C"]:
-        """Give the reward of every step, zero after the step that terminated."""
+        """Return the reward of every step, zero after the step that terminated."""
         shape = states.shape[:3]
         by_path = acts[None] if acts.dim() == 3 else acts
         by_step = by_path.movedim(2, 0).expand(*shape, -1).reshape(-1, acts.shape[-1])
@@ -231,7 +231,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
 
 
 def _react(plans: Float[Tensor, "C H N"], expected: Int[Tensor, "P H"], act_dim: int) -> Float[Tensor, "P C H A"]:
-    """Give what plans with feedback do on every path: at each step the action of the expected slot."""
+    """Return what plans with feedback do on every path: at each step the action of the expected slot."""
     by_slot = plans.unflatten(-1, (-1, act_dim))
     index = expected[:, None, :, None, None].expand(-1, len(plans), -1, 1, act_dim)
     return by_slot.expand(len(expected), -1, -1, -1, -1).gather(3, index).squeeze(3)

@@ -96,7 +96,7 @@ class StackedMlp(nn.Module):
                 bias.zero_()
 
     def forward(self, inputs: Float[Tensor, "rows B"]) -> Float[Tensor, "nets out B"]:
-        """Give the outputs; differentiable in `flat` and the inputs."""
+        """Return the outputs; differentiable in `flat` and the inputs."""
         hidden = inputs.expand(self.num_nets, *inputs.shape)
         for weight, bias in self._layers(self.flat):
             hidden = weight @ hidden if bias is None else torch.baddbmm(bias, weight, hidden.relu())
@@ -113,7 +113,7 @@ class StackedMlp(nn.Module):
         return self._grads
 
     def run(self, inputs: Float[Tensor, "rows B"]) -> list[Float[Tensor, "nets _ B"]]:
-        """Give the hidden activations of every layer and, last, the outputs; without a graph."""
+        """Return the hidden activations of every layer and, last, the outputs; without a graph."""
         hidden = torch.mm(self._first, inputs).view(self.num_nets, -1, inputs.shape[1])
         activations = []
         for weight, bias in self._values[1:]:
@@ -128,7 +128,7 @@ class StackedMlp(nn.Module):
         activations: list[Float[Tensor, "nets _ B"]],
         output_grad: Float[Tensor, "nets out B"],
     ) -> Float[Tensor, " P"]:
-        """Give d loss / d flat from d loss / d outputs, after `run`; kept in `self.grad`."""
+        """Return d loss / d flat from d loss / d outputs, after `run`; kept in `self.grad`."""
         grad = self._through_hidden(activations, output_grad, with_parameters=True)
         torch.mm(grad, inputs.mT, out=self._first_grad)
         return self.grad
@@ -136,7 +136,7 @@ class StackedMlp(nn.Module):
     def input_grad(
         self, activations: list[Float[Tensor, "nets _ B"]], output_grad: Float[Tensor, "nets out B"], rows: slice
     ) -> Float[Tensor, "some B"]:
-        """Give d loss / d inputs[rows], summed over the networks, after `run`; the parameters are left alone."""
+        """Return d loss / d inputs[rows], summed over the networks, after `run`; the parameters are left alone."""
         grad = self._through_hidden(activations, output_grad, with_parameters=False)
         return torch.mm(self._first[:, rows].mT, grad)
 
@@ -195,7 +195,7 @@ class FlatAdam:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give the moments and the number of steps."""
+        """Return the moments and the number of steps."""
         return {"mean": self.mean, "square": self.square, "num_steps": torch.tensor(self.num_steps)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -266,7 +266,7 @@ def squashed_draw(
 def squashed_grad(
     draw: SquashedDraw, act_grad: Float[Tensor, "A B"], log_prob_weight: Float[Tensor, " 1"] | float
 ) -> Float[Tensor, "twoA B"]:
-    """Give the gradient by the policy's outputs of f(a) + log_prob_weight * log_prob, from f's gradient by a.
+    """Return the gradient by the policy's outputs of f(a) + log_prob_weight * log_prob, from f's gradient by a.
 
     With u = mean + spread: d a / d u = 1 - a^2 and d log_prob / d u = 2 a; log std also enters the density itself.
     """

@@ -76,7 +76,7 @@ class ColoredCemOptimizer(Optimizer):
         callback: Callback | None = None,
         **_: Any,
     ) -> Float[Tensor, "H A"]:
-        """Give the plan found from the mean `x0` (the middle of the bounds by default).
+        """Return the plan found from the mean `x0` (the middle of the bounds by default).
 
         Args:
             obj_fun: values `C` of plans `C H A`, to be maximised.
@@ -138,7 +138,7 @@ class RandomShootingOptimizer(Optimizer):
         callback: Callback | None = None,
         **_: Any,
     ) -> Float[Tensor, "H A"]:
-        """Give the best plan; the arguments are those of `ColoredCemOptimizer.optimize`."""
+        """Return the best plan; the arguments are those of `ColoredCemOptimizer.optimize`."""
         plans = self._candidates()
         if x0 is not None:
             plans[0] = x0
@@ -158,7 +158,7 @@ class RandomShootingOptimizer(Optimizer):
 
 
 def _color_matrix(horizon: int, color: float) -> Float[Tensor, "H H"]:
-    """Give the matrix that turns white noise into an AR(1) process with unit variance at every step."""
+    """Return the matrix that turns white noise into an AR(1) process with unit variance at every step."""
     steps = torch.arange(horizon)
     lag = (steps[:, None] - steps).clamp(min=0)
     matrix = torch.tensor(color, dtype=torch.float64).pow(lag).tril()

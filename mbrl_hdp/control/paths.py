@@ -25,7 +25,7 @@ def draw_paths(
 ) -> Int[Tensor, "P H"]:
     """Draw paths of contexts: the first from the belief, the others along the chain.
 
-    Every single path has the law of the chain. Together they are stratified: at each step the uniform numbers of the P
+    Every path is distributed as the chain is. Together they are stratified: at each step the uniform numbers of the P
     paths fall into P equal cells, one each, so that few paths already represent the belief well.
     """
     shape = (num_paths, horizon)
@@ -40,7 +40,7 @@ def draw_paths(
 @compiled
 @no_type_check
 def _walk(first: np.ndarray, following: np.ndarray, uniform: np.ndarray, paths: np.ndarray) -> None:
-    """Invert the cumulative laws; the last context takes whatever rounding leaves above the last sum."""
+    """Invert the cumulative distributions; the last context takes whatever rounding leaves above the last sum."""
     last = first.shape[0] - 1
     for path in range(uniform.shape[0]):
         context = 0

@@ -88,7 +88,7 @@ class Planner(TrajectoryOptimizerAgent):
         return self.model_env.action_of(planned, obs)
 
     def plan(self, obs: Float[np.ndarray, " W"], **_: Any) -> Float[np.ndarray, "H N"]:
-        """Give a whole plan for a packed observation; with feedback a step has one action for every slot."""
+        """Return a whole plan for a packed observation; with feedback a step has one action for every slot."""
         with self._planning():
             plan: Float[np.ndarray, "H N"] = super().plan(obs)
         return plan
@@ -115,7 +115,7 @@ class Planner(TrajectoryOptimizerAgent):
         self.model_env.set_model(BeliefModel(model))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give generators, warm start, queued actions and what the optimiser carries over, as tensors."""
+        """Return generators, warm start, queued actions and what the optimiser carries over, as tensors."""
         queued = np.asarray(self.actions_to_use, np.float32).reshape(-1, self.model_env.plan_width)
         state = {
             "stream": self._stream.clone(),
@@ -161,7 +161,7 @@ class Planner(TrajectoryOptimizerAgent):
             self._stream = torch.random.get_rng_state()
 
     def _carried(self) -> dict[str, Tensor]:
-        """Give the optimiser's tensors; every optimiser of mbrl-lib keeps what it carries over in such."""
+        """Return the optimiser's tensors; every optimiser of mbrl-lib keeps what it carries over in such."""
         attributes = vars(self.optimizer.optimizer).items()
         return {name: value for name, value in attributes if isinstance(value, Tensor)}
 

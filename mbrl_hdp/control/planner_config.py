@@ -124,7 +124,7 @@ _TARGETS: dict[type[PlannerConfig], str] = {
 
 
 def optimizer_config(config: PlannerConfig) -> dict[str, Any]:
-    """Give the optimiser's import path and keyword arguments in mbrl-lib's form; mbrl-lib adds the bounds.
+    """Return the optimiser's import path and keyword arguments in mbrl-lib's form; mbrl-lib adds the bounds.
 
     Raises:
         ConfigError: if it is no planner's config.

@@ -115,7 +115,7 @@ class ContextSac(SacLearner, SAC):
         return acts if batched else acts[0]
 
     def features(self, packed: Float[Tensor, "B packed"]) -> Float[Tensor, "B state"]:
-        """Give what the networks see of a packed vector: obs with sine and cosine for angles, then the belief."""
+        """Return what the networks see of a packed vector: obs with sine and cosine for angles, then the belief."""
         obs, belief = self.codec.unpack_tensors(packed)
         angles = self.config.angle_columns
         if self.config.standardise_obs:
@@ -131,7 +131,7 @@ class ContextSac(SacLearner, SAC):
     # Learning ---------------------------------------------------------------------------------------------------
 
     def update(self, replay: PackedReplay, num_updates: int) -> dict[str, float]:
-        """Take gradient steps on minibatches from the replay buffer; give what the last of them measured.
+        """Take gradient steps on minibatches from the replay buffer; return what the last of them measured.
 
         Raises:
             FitError: if the networks have diverged.
@@ -193,7 +193,7 @@ class ContextSac(SacLearner, SAC):
     # After training, and between runs ---------------------------------------------------------------------------
 
     def drop_contexts(self, kept: Bool[np.ndarray, " K"] | Bool[Tensor, " K"]) -> ContextSac:
-        """Give the same agent without the inputs of spurious contexts, whose belief is always zero.
+        """Return the same agent without the inputs of spurious contexts, whose belief is always zero.
 
         It acts the same on vectors packed without them, and can learn on: optimisers come along.
         """
@@ -213,7 +213,7 @@ class ContextSac(SacLearner, SAC):
         return small
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give everything that a resumed run needs, as tensors (copies): safetensors can write it as it is."""
+        """Return everything that a resumed run needs, as tensors (copies): safetensors can write it as it is."""
         state = super().state_dict()
         if self.config.standardise_obs:
             state |= {"obs_centre": self.obs_centre.clone(), "obs_scale": self.obs_scale.clone()}

@@ -33,9 +33,9 @@ class PackedBatch(NamedTuple):
 
 
 def model_beliefs(model: ContextModel, data: Trajectories) -> Float[np.ndarray, "N T1 K"]:
-    """Give the model's predictive belief at every observation, width max_contexts; NaN beyond an episode's end.
+    """Return the model's predictive belief at every observation, width max_contexts; NaN beyond an episode's end.
 
-    Entry 0 is `initial`, entry t+1 the filtered law of step t moved one step along the chain (Theorem 2 a): what an
+    Entry 0 is `initial`, entry t+1 the filtered belief of step t moved one step along the chain (Theorem 2 a): what an
     online filter of this model would have packed. Spurious contexts are exactly zero (Algorithm 2, policy form).
     """
     filtered = model.filter(data)
@@ -47,7 +47,7 @@ def model_beliefs(model: ContextModel, data: Trajectories) -> Float[np.ndarray, 
 
 
 def known_beliefs(contexts: Int[np.ndarray, "*batch"], num_contexts: int) -> Float[np.ndarray, "*batch K"]:
-    """Give the one-hot truth, for agents with full information: the context that acts next at every observation."""
+    """Return the one-hot truth, for agents with full information: the context that acts next at every observation."""
     return np.eye(num_contexts)[contexts]
 
 
@@ -194,7 +194,7 @@ class BeliefReplay:
         return TransitionBatch(obs, act, next_obs, reward, terminated, np.zeros_like(terminated))
 
     def get_all(self) -> PackedBatch:
-        """Give every stored transition, in order."""
+        """Return every stored transition, in order."""
         return self._at(torch.arange(self.num_stored))
 
     def _at(self, chosen: Int[Tensor, " B"]) -> PackedBatch:
@@ -210,7 +210,7 @@ class BeliefReplay:
     # Between runs -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give everything that a resumed run needs, as tensors; safetensors can write it as it is."""
+        """Return everything that a resumed run needs, as tensors; safetensors can write it as it is."""
         state = {name: getattr(self, f"_{name}").clone() for name in _STORED}
         return {**state, "generator": self._generator.get_state()}
 

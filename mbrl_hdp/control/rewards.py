@@ -33,7 +33,7 @@ _REFIT_RATE = 0.3
 
 
 def uses_context(reward_fn: AnyRewardFn) -> bool:
-    """Tell whether a reward function wants the context slot as its third argument."""
+    """Return whether a reward function wants the context slot as its third argument."""
     return bool(getattr(reward_fn, "uses_context", False))
 
 
@@ -56,7 +56,7 @@ def expected_reward(
     belief: Float[Tensor, "B k"],
     slots: Int[Tensor, " k"],
 ) -> Float[Tensor, "B 1"]:
-    """Give sum_k belief_k r(act, next_obs, slots_k)."""
+    """Return sum_k belief_k r(act, next_obs, slots_k)."""
     total = next_obs.new_zeros(len(next_obs), 1)
     for column, slot in enumerate(slots):
         total += belief[:, column : column + 1] * reward_fn(act, next_obs, slot.expand(len(next_obs)))
@@ -137,7 +137,7 @@ class LearnedReward(nn.Module):
     def forward(
         self, act: Float[Tensor, "B A"], next_obs: Float[Tensor, "B S"], slot: Int[Tensor, " B"]
     ) -> Float[Tensor, "B 1"]:
-        """Give the expected reward of every step in its own context.
+        """Return the expected reward of every step in its own context.
 
         Raises:
             DataError: on a slot that does not exist.
@@ -181,7 +181,7 @@ class LearnedReward(nn.Module):
         return self._error(rows.at(is_held_out), model.slots)
 
     def narrowed(self, slots: Int[Tensor, " k"]) -> LearnedReward:
-        """Give the same reward for a model that has only these slots, in their order."""
+        """Return the same reward for a model that has only these slots, in their order."""
         small = LearnedReward(**{**self.settings, "max_contexts": len(slots)})  # type: ignore[arg-type]
         heads = torch.cat([slots, torch.tensor([self.max_contexts])])
         with torch.no_grad():
@@ -239,7 +239,7 @@ class LearnedReward(nn.Module):
             self.reward_scale.copy_(reward_scale)
 
     def _rows(self, model: ContextModel, data: Trajectories) -> tuple[_Rows, Tensor]:
-        """Give every step whose reward is known, and whether its episode is held out."""
+        """Return every step whose reward is known, and whether its episode is held out."""
         if data.reward is None:
             raise DataError("a reward can only be learned from episodes with rewards; this data has none")
         is_known = data.is_observed & np.isfinite(data.reward)
@@ -256,13 +256,13 @@ class LearnedReward(nn.Module):
         return torch.cat([act, next_obs[:, self.lengths], angles.sin(), angles.cos()], -1)
 
     def _fan_in(self) -> list[int]:
-        """Give the number of inputs behind every parameter, weights of all layers first; biases as wide as they."""
+        """Return the number of inputs behind every parameter, weights of all layers first; biases as wide as they."""
         widths = [weight.shape[2] for weight in self.heads.weights]
         return [*widths, 1, widths[1]]
 
 
 def _units(rows: Float[Tensor, "M D"]) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Give mean and standard deviation of every column; a column that never changes has scale 1."""
+    """Return mean and standard deviation of every column; a column that never changes has scale 1."""
     columns = rows.double()
     mean, spread = columns.mean(0), columns.std(0, correction=0)
     rounding = torch.finfo(rows.dtype).eps * columns.abs().amax(0)

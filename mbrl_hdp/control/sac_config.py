@@ -33,7 +33,7 @@ class SacConfig:
     )
 
     def total_updates(self, num_epochs: int) -> int:
-        """Give the number of updates of a whole run, over which the learning rates fall."""
+        """Return the number of updates of a whole run, over which the learning rates fall."""
         return self.updates_at_warm_start + num_epochs * self.updates_per_epoch
 
 

@@ -94,7 +94,7 @@ class SacLearner:
         reward: Float[Tensor, "n B"],
         discount: Float[Tensor, "n B"],
     ) -> dict[str, float]:
-        """Step on n minibatches; give what the last of them measured.
+        """Step on n minibatches; return what the last of them measured.
 
         Args:
             inputs: the critics' inputs at obs and at next_obs (whose actions are still open); overwritten.
@@ -195,7 +195,7 @@ class SacLearner:
         return last
 
     def _lr_factors(self, count: int) -> Float[np.ndarray, " n"]:
-        """Give `lr_factor` of the next updates."""
+        """Return `lr_factor` of the next updates."""
         if not self.config.linear_decay or self.total_updates is None:
             return np.ones(count)
         return np.maximum(0.0, 1.0 - np.arange(self.num_updates, self.num_updates + count) / self.total_updates)
@@ -220,7 +220,7 @@ class SacLearner:
         return metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give everything that a resumed run needs, as tensors (copies): safetensors can write it as it is."""
+        """Return everything that a resumed run needs, as tensors (copies): safetensors can write it as it is."""
         state: dict[str, Tensor] = {name: getattr(self, name).flat for name in _NETWORKS}
         state |= {"log_alpha": self.log_alpha, "num_updates": torch.tensor(self.num_updates)}
         state["generator"] = self.generator.get_state()

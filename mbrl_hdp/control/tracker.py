@@ -45,19 +45,19 @@ class ContextTracker(ABC):
         self._obs: Obs | None = None
 
     def reset(self, obs: Obs, info: Info | None = None) -> Packed:
-        """Begin an episode; give the first packed observation."""
+        """Begin an episode; return the first packed observation."""
         self._obs = np.asarray(obs, dtype=np.float64)
         self._begin(self._obs, info)
         return self.packed()
 
     def update(self, act: Act, next_obs: Obs, info: Info | None = None) -> Packed:
-        """Take in one step; give the next packed observation."""
+        """Take in one step; return the next packed observation."""
         self._obs = np.asarray(next_obs, dtype=np.float64)
         self._move(np.asarray(act), self._obs, info)
         return self.packed()
 
     def packed(self) -> Packed:
-        """Give [obs, slot] as it stands.
+        """Return [obs, slot] as it stands.
 
         Raises:
             DataError: before the first `reset`.
@@ -68,7 +68,7 @@ class ContextTracker(ABC):
 
     @abstractmethod
     def belief(self) -> Slot:
-        """Give what fills the slot now."""
+        """Return what fills the slot now."""
 
     @abstractmethod
     def _begin(self, obs: Obs, info: Info | None) -> None: ...
@@ -78,10 +78,10 @@ class ContextTracker(ABC):
 
 
 class BeliefTracker(ContextTracker):
-    """Fills the slot with the law of the context that acts next, width `max_contexts`.
+    """Fills the slot with the distribution of the context that acts next, width `max_contexts`.
 
     Attributes:
-        filtered: law of the context that acted last, over the kept contexts (for scoring).
+        filtered: distribution of the context that acted last, over the kept contexts (for scoring).
     """
 
     def __init__(self, model: ContextModel) -> None:
@@ -95,11 +95,11 @@ class BeliefTracker(ContextTracker):
 
     @property
     def filtered(self) -> Float[np.ndarray, " k"]:
-        """Law of the context that acted last, over the kept contexts."""
+        """Distribution of the context that acted last, over the kept contexts."""
         return self._filter.filtered
 
     def belief(self) -> Slot:
-        """Give the law of the context that acts next, in the slots of the kept contexts."""
+        """Return the distribution of the context that acts next, in the slots of the kept contexts."""
         wide = np.zeros(self.codec.max_contexts)
         wide[self._slots] = self._filter.belief
         return wide
@@ -127,7 +127,7 @@ class TruthTracker(ContextTracker):
         self._truth = np.zeros(num_contexts)
 
     def belief(self) -> Slot:
-        """Give the one-hot truth."""
+        """Return the one-hot truth."""
         return self._truth.copy()
 
     def _begin(self, obs: Obs, info: Info | None) -> None:  # noqa: ARG002
@@ -152,7 +152,7 @@ class NothingTracker(ContextTracker):
         super().__init__(obs_dim, 0)
 
     def belief(self) -> Slot:
-        """Give a vector of width 0."""
+        """Return a vector of width 0."""
         return np.zeros(0)
 
     def _begin(self, obs: Obs, info: Info | None) -> None: ...

@@ -17,7 +17,7 @@ _TEMPORARY = re.compile(r"\..+?(\.\w+)\.[a-z0-9_]{8}\1")
 
 @contextlib.contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """Give a temporary path beside `target` that takes its place when the block ends well, and vanishes otherwise.
+    """Return a temporary path beside `target` that takes its place when the block ends well, and vanishes otherwise.
 
     Raises:
         DataError: when the folder is missing or cannot be written to.

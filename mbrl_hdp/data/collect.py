@@ -153,7 +153,7 @@ def _policy(
     shape: tuple[int, ...],
     seeds: np.random.SeedSequence,
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Give the rule that picks actions of this shape within one episode (or batch)."""
+    """Return the rule that picks actions of this shape within one episode (or batch)."""
     if agent is None:
         # A child of the episode's seed, so that actions and environment do not share a stream.
         rng = np.random.default_rng(np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, 0)))

@@ -28,7 +28,7 @@ class Columns:
     of_transition: list[str]
 
     def places(self, names: list[str]) -> list[int]:
-        """Tell at which places of a row these columns stand."""
+        """Return at which places of a row these columns stand."""
         return [self.header.index(name) for name in names]
 
 

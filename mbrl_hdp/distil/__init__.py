@@ -1,1 +1,1 @@
-"""Tell meaningful contexts from spurious ones and reduce the chain by Theorem 1."""
+"""Return meaningful contexts from spurious ones and reduce the chain by Theorem 1."""

@@ -45,7 +45,7 @@ class Distiller(ABC):
 
 
 def keep_at_least(posterior: ContextPosterior, keep: Bool[Tensor, " K"], minimum: int = 1) -> Bool[Tensor, " K"]:
-    """Give `keep` without slots that were dropped before, filled up to `minimum` by the largest stationary mass.
+    """Return `keep` without slots that were dropped before, filled up to `minimum` by the largest stationary mass.
 
     A slot that earlier distillation dropped is only taken back when there is no other way to keep one.
 

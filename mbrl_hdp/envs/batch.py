@@ -62,11 +62,11 @@ class BatchPhysics(Protocol):
         ...
 
     def observe(self, state: Any) -> FloatArray:
-        """Give the observations `B S`, raw units, angles unwrapped."""
+        """Return the observations `B S`, raw units, angles unwrapped."""
         ...
 
     def step(self, state: Any, act: FloatArray, params: Mapping[str, FloatArray]) -> Any:
-        """Give the states after one control step, without changing `state`.
+        """Return the states after one control step, without changing `state`.
 
         Args:
             state: states of `B` copies.
@@ -76,7 +76,7 @@ class BatchPhysics(Protocol):
         ...
 
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:
-        """Give the rewards `B` of the states that the actions led to."""
+        """Return the rewards `B` of the states that the actions led to."""
         ...
 
 
@@ -85,7 +85,7 @@ class ReportsInfo(Protocol):
     """Physics that has more to tell than the observation (collisions, distances)."""
 
     def info(self, state: Any) -> dict[str, NDArray[Any]]:
-        """Give arrays whose first axis is the batch."""
+        """Return arrays whose first axis is the batch."""
         ...
 
 
@@ -99,7 +99,7 @@ class BatchSwitchingEnv:
         physics: the batched physics.
         contexts: what each context sets: a mapping of parameter names to values, or a `Context` whose `attributes` are
             parameter names (its `action_scale` counts as well).
-        chain: law of the context; None is the symmetric chain with switch probability 0.2 and cool-off 5.
+        chain: distribution of the context; None is the symmetric chain with switch probability 0.2 and cool-off 5.
         num_envs: number of episodes at a time.
 
     Example:

@@ -105,11 +105,11 @@ class CartPolePhysics:
         return rng.normal(self.start_mean, self.start_std, (num, 4))
 
     def observe(self, state: FloatArray) -> FloatArray:
-        """Give x, v, theta, omega, `B 4`."""
+        """Return x, v, theta, omega, `B 4`."""
         return state.copy()
 
     def step(self, state: FloatArray, act: FloatArray, params: Mapping[str, FloatArray]) -> FloatArray:
-        """Give the states `B 4` after one step; `act` is `B 1`, parameters are `B`."""
+        """Return the states `B 4` after one step; `act` is `B 1`, parameters are `B`."""
         change = np.empty_like(state)
         change[:, 0::2] = state[:, 1::2]
         accelerations = self._accelerations(state.T, act[:, 0], {**self.defaults, **params})
@@ -119,12 +119,12 @@ class CartPolePhysics:
         return change
 
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:  # noqa: ARG002
-        """Give cos(theta) of the next state, `B`."""
+        """Return cos(theta) of the next state, `B`."""
         return np.cos(next_obs[:, 2])
 
     @staticmethod
     def _accelerations(state: FloatArray, act: FloatArray, values: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
-        """Give x'' and theta'' of a cart that carries an un-actuated rod; `state` is `4 B`, all else `B` or a number.
+        """Return x'' and theta'' of a cart that carries an un-actuated rod; `state` is `4 B`, all else `B` or a number.
 
         M = m_c + m_p, f = actuation F a - b v:
         (4 M - 3 m_p cos^2) x''       = -2 m_p l w^2 sin     + 3 m_p g sin cos + 4 f
@@ -231,12 +231,12 @@ class CartPoleSwingUp(gymnasium.Env[FloatArray, NDArray[np.float32]]):
 
     @staticmethod
     def reward_fn(act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        """Give the rewards `B 1` of the next observations `B 4`, for mbrl-lib."""
+        """Return the rewards `B 1` of the next observations `B 4`, for mbrl-lib."""
         return next_obs[..., 2:3].cos()
 
     @staticmethod
     def termination_fn(act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        """Give `B 1` of False: nothing terminates."""
+        """Return `B 1` of False: nothing terminates."""
         import torch
 
         return torch.zeros_like(next_obs[..., :1], dtype=torch.bool)
@@ -283,7 +283,7 @@ def make_cartpole(
         switch: switch probability after the cool-off, to each other context alike.
         cool_off: steps that a context acts at least.
         counter_at_reset: `full`, `empty` or a number of steps, see `Chain`.
-        chain: another law: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
+        chain: another chain: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
         render_mode: `rgb_array` or None.
         **numbers: any field of `CartPolePhysics` but `actuation` (force, dt, horizon, gravity, ...).
 

@@ -1,6 +1,6 @@
-"""Laws of the hidden context.
+"""Chains: how the hidden context switches.
 
-A chain is a law and never changes, so one object may serve many environments; `ChainWalk` (walk.py) draws from it.
+A chain never changes, so one object may serve many environments; `ChainWalk` (walk.py) draws from it.
 
 Cool-off c: a context acts at least c steps, after that it may switch at every step. The counter is full at reset
 (first switch possible after c steps) unless `counter_at_reset` says otherwise.
@@ -50,7 +50,7 @@ class WalkState(NamedTuple):
 
 
 class Chain(ABC):
-    """Law of the hidden context.
+    """Distribution of the hidden context.
 
     Args:
         num_contexts: number of contexts.
@@ -69,7 +69,7 @@ class Chain(ABC):
         self.counter_at_reset = _counter(counter_at_reset, self.cool_off)
 
     def __eq__(self, other: object) -> bool:
-        """Two chains with the same numbers are one law; gymnasium compares them when it builds an env from its spec."""
+        """Compare by numbers; gymnasium compares chains when it builds an environment from its spec."""
         if type(self) is not type(other):
             return False
         mine, theirs = vars(self), vars(other)
@@ -92,7 +92,7 @@ class MarkovChain(Chain):
 
     Args:
         matrix: p(next | current), `n n`, rows sum to 1.
-        initial: law of the first acting context, `n`; None means uniform.
+        initial: distribution of the first acting context, `n`; None means uniform.
         cool_off: see `Chain`.
         counter_at_reset: see `Chain`.
 
@@ -152,7 +152,7 @@ class MarkovChain(Chain):
         return _draw(self._cumulative.take(state.current, axis=1), uniform)
 
     def with_counter(self) -> tuple[FloatArray, FloatArray]:
-        """Give the same process as a plain Markov chain over (context, steps left in the cool-off).
+        """Return the same process as a plain Markov chain over (context, steps left in the cool-off).
 
         An exact filter runs on it: state `context * width + left` with `width = max(cool_off, 1)`, where `left` counts
         the further steps that the context is sure to act after this one.
@@ -203,7 +203,7 @@ class PositionStripes:
     index: int = 0
 
     def __call__(self, obs: FloatArray) -> IntArray:
-        """Give the context `B` at each observation `B S`."""
+        """Return the context `B` at each observation `B S`."""
         position = np.asarray(obs, dtype=np.float64)[:, self.index]
         stripe = np.floor(np.abs(position) / self.width).astype(np.int64)
         return (stripe + (position < 0.0)) % 2
@@ -230,11 +230,11 @@ class StateDependentChain(Chain):
         self.function = PositionStripes() if function is None else function
 
     def first(self, uniform: FloatArray, obs: FloatArray | None) -> IntArray:
-        """Give the context at the first observation."""
+        """Return the context at the first observation."""
         return self._contexts(len(uniform), obs)
 
     def propose(self, uniform: FloatArray, state: WalkState) -> IntArray:
-        """Give the context at the observation after the last step."""
+        """Return the context at the observation after the last step."""
         return self._contexts(len(uniform), state.obs)
 
     def _contexts(self, num: int, obs: FloatArray | None) -> IntArray:
@@ -276,11 +276,11 @@ class ScheduleChain(Chain):
         return cls([context for context, steps in dwells for _ in range(steps)], num_contexts, repeat)
 
     def first(self, uniform: FloatArray, obs: FloatArray | None) -> IntArray:  # noqa: ARG002
-        """Give the first entry."""
+        """Return the first entry."""
         return np.full(len(uniform), self.sequence[0])
 
     def propose(self, uniform: FloatArray, state: WalkState) -> IntArray:
-        """Give the entry of the coming step."""
+        """Return the entry of the coming step."""
         length = len(self.sequence)
         time = state.num_steps % length if self.repeat else min(state.num_steps, length - 1)
         return np.full(len(uniform), self.sequence[time])
@@ -382,5 +382,5 @@ def _cumulative(probabilities: FloatArray) -> FloatArray:
 
 
 def _draw(cumulative: FloatArray, uniform: FloatArray) -> IntArray:
-    """Invert the law: count the cumulative sums (one row each) that the uniform numbers reach."""
+    """Invert the distribution: count the cumulative sums (one row each) that the uniform numbers reach."""
     return (uniform >= cumulative).sum(0)

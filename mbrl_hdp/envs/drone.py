@@ -92,13 +92,13 @@ class DroneTakeOff(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]]):
         return obs.copy(), reward, False, self._num_steps >= self.horizon, {}
 
     def reward_fn(self, act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - mbrl-lib's signature
-        """Give the rewards `B 1` of the next observations `B 12`, for mbrl-lib."""
+        """Return the rewards `B 1` of the next observations `B 12`, for mbrl-lib."""
         tilt = next_obs[..., 3:5].abs().sum(-1, keepdim=True)
         return next_obs[..., 8:9] - self.config.tilt_weight * tilt
 
     @staticmethod
     def termination_fn(act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        """Give `B 1` of False: nothing terminates."""
+        """Return `B 1` of False: nothing terminates."""
         import torch
 
         return torch.zeros_like(next_obs[..., :1], dtype=torch.bool)
@@ -155,7 +155,7 @@ def make_drone(
         switch: switch probability after the cool-off, to each other context alike.
         cool_off: steps that a context acts at least.
         counter_at_reset: `full`, `empty` or a number of steps, see `Chain`.
-        chain: another law: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
+        chain: another chain: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
         backend: `pybullet`, `gym_pybullet_drones` or `vector`.
         render_mode: `rgb_array` or None.
         **numbers: any field of `DroneConfig` (mass, rpm_band, control_rate, horizon, tilt_weight, ...).

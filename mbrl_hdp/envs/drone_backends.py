@@ -49,11 +49,11 @@ class DroneBackend(Protocol):
     """One drone that can be put back to its start and stepped."""
 
     def reset(self) -> FloatArray:
-        """Put the drone at rest at its start and give the observation `12`, angles as the backend has them."""
+        """Put the drone at rest at its start and return the observation `12`, angles as the backend has them."""
         ...
 
     def step(self, act: FloatArray, actuation: ArrayLike) -> FloatArray:
-        """Hold the motor speeds of the action for one control step; give the observation `12`."""
+        """Hold the motor speeds of the action for one control step; return the observation `12`."""
         ...
 
     def close(self) -> None:

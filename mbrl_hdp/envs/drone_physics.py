@@ -139,17 +139,17 @@ class DronePhysics:
         return {"actuation": 1.0}
 
     def start(self, num: int, rng: np.random.Generator) -> DroneState:  # noqa: ARG002 - the start has no noise
-        """Give `num` drones at rest, level, at the start height."""
+        """Return `num` drones at rest, level, at the start height."""
         body = np.zeros((num, 16))
         body[:, 2], body[:, 6], body[:, 9] = self.config.start_height, 1.0, 1.0
         return DroneState(body, np.zeros((num, 3)))
 
     def observe(self, state: DroneState) -> FloatArray:
-        """Give the observations `B 12`."""
+        """Return the observations `B 12`."""
         return np.concatenate((state.body[:, :3], state.euler, state.body[:, 10:]), axis=1)
 
     def step(self, state: DroneState, act: FloatArray, params: Mapping[str, FloatArray]) -> DroneState:
-        """Give the states after one control step (`num_substeps` physics steps with held motor speeds)."""
+        """Return the states after one control step (`num_substeps` physics steps with held motor speeds)."""
         actuation = np.asarray(params.get("actuation", 1.0))
         rpm = motor_speeds(self.config, act, actuation[:, None] if actuation.ndim == 1 else actuation)
         body = state.body.copy()
@@ -163,7 +163,7 @@ class DronePhysics:
 
 
 def motor_speeds(config: DroneConfig, act: FloatArray, actuation: FloatArray) -> FloatArray:
-    """Give hover (1 + rpm_band chi a), within what the motors can do; chi must broadcast against the action."""
+    """Return hover (1 + rpm_band chi a), within what the motors can do; chi must broadcast against the action."""
     rpm = config.hover_rpm * (1.0 + config.rpm_band * actuation * act)
     return np.clip(rpm, 0.0, config.max_rpm)
 
@@ -185,7 +185,7 @@ def euler_angles(quaternion: FloatArray) -> FloatArray:
 
 
 def continue_angles(config: DroneConfig, previous: FloatArray, euler: FloatArray) -> FloatArray:
-    """Give the turn of `euler` nearest to the previous angles, or the engine's own where the config says so."""
+    """Return the turn of `euler` nearest to the previous angles, or the engine's own where the config says so."""
     if config.angles == "engine":
         return euler
     turns = np.round((euler - previous) / (2.0 * np.pi))

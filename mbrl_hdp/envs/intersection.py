@@ -39,11 +39,11 @@ class IntersectionBackend(Protocol):
     """One ego and one social car that can be put back to their starts and stepped; poses are x, y, heading, speed."""
 
     def reset(self) -> tuple[FloatArray, FloatArray]:
-        """Give both poses at the start."""
+        """Return both poses at the start."""
         ...
 
     def step(self, act: FloatArray, actuation: float) -> tuple[FloatArray, FloatArray]:
-        """Apply an action for one step; give both poses."""
+        """Apply an action for one step; return both poses."""
         ...
 
 
@@ -150,7 +150,7 @@ class IntersectionLeftTurn(gymnasium.Env[NDArray[np.float64], NDArray[np.float32
         return obs, reward, False, self._num_steps >= self.horizon, self._info()
 
     def reward_fn(self, act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:
-        """Give the rewards `B 1` of actions `B 2` and next observations `B 12`, for mbrl-lib."""
+        """Return the rewards `B 1` of actions `B 2` and next observations `B 12`, for mbrl-lib."""
         config = self.config
         lane = config.lane_weight * (-(next_obs[..., 1:2] - config.goal_y).abs() / config.lane_scale).exp()
         heading = config.heading_weight * (-(1.0 + next_obs[..., 4:5]).abs()).exp()
@@ -159,7 +159,7 @@ class IntersectionLeftTurn(gymnasium.Env[NDArray[np.float64], NDArray[np.float32
 
     @staticmethod
     def termination_fn(act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        """Give `B 1` of False: nothing terminates."""
+        """Return `B 1` of False: nothing terminates."""
         import torch
 
         return torch.zeros_like(next_obs[..., :1], dtype=torch.bool)
@@ -207,7 +207,7 @@ def make_intersection(
         switch: switch probability after the cool-off, to each other context alike.
         cool_off: steps that a context acts at least.
         counter_at_reset: `full`, `empty` or a number of steps, see `Chain`.
-        chain: another law: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
+        chain: another chain: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
         backend: `highway_env` or `vector`.
         render_mode: `rgb_array` or None.
         **numbers: any field of `IntersectionConfig` (vehicle, dt, horizon, social_from, speed_weight, ...).

@@ -154,7 +154,7 @@ def _conflict_ahead(
 
 
 def _along_route(route: IntArray, stage: IntArray, along: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Give place and heading at a distance along the rest of the route.
+    """Return place and heading at a distance along the rest of the route.
 
     highway-env measures the distance from the start of the lane that the car is ON and walks it from the start of the
     lane that it STEERS FOR; just before the end of a lane the two differ.
@@ -206,7 +206,7 @@ _GRID: FloatArray = np.array([(x, y) for x in (-1.0, 0.0, 1.0) for y in (-1.0, 0
 
 
 def _pick(table: FloatArray, lane: IntArray) -> FloatArray:
-    """Give each car's entry for its lane, `20 B` to `B`."""
+    """Return each car's entry for its lane, `20 B` to `B`."""
     return table[lane, np.arange(len(lane))]
 
 

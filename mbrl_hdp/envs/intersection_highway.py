@@ -63,7 +63,7 @@ class HighwayBackend:
         self._social: Any = None
 
     def reset(self) -> tuple[FloatArray, FloatArray]:
-        """Put both cars at their starts; give their poses x, y, heading, speed."""
+        """Put both cars at their starts; return their poses x, y, heading, speed."""
         config = self._config
         ego_class, social_class = _CARS[config.vehicle]
         start, end = CORNERS[config.social_from], CORNERS[config.social_to]
@@ -82,7 +82,7 @@ class HighwayBackend:
         return _pose(self._ego), _pose(self._social)
 
     def step(self, act: FloatArray, actuation: float) -> tuple[FloatArray, FloatArray]:
-        """Apply the action `2` for one step; give both poses."""
+        """Apply the action `2` for one step; return both poses."""
         acceleration, steering = ego_controls(self._config, act[None], actuation)
         self._ego.act({"acceleration": float(acceleration[0]), "steering": float(steering[0])})
         self._road.act()

@@ -74,7 +74,7 @@ class IntersectionPhysics:
         return {"actuation": 1.0}
 
     def start(self, num: int, rng: np.random.Generator) -> IntersectionState:  # noqa: ARG002 - the start has no noise
-        """Give `num` copies of the start."""
+        """Return `num` copies of the start."""
         config, south = self.config, road.route_lanes("south", "west")[0]
         ego = _on_lane(num, south, config.ego_longitudinal, config.ego_speed)
         social = _on_lane(num, self._route[0], config.social_longitudinal, config.social_speed)
@@ -87,11 +87,11 @@ class IntersectionPhysics:
         return IntersectionState(ego, social, minds, cars_overlap(ego, social), center_distance(ego, social))
 
     def observe(self, state: IntersectionState) -> FloatArray:
-        """Give the observations `B 12`."""
+        """Return the observations `B 12`."""
         return observation(state.ego, state.social)
 
     def step(self, state: IntersectionState, act: FloatArray, params: Mapping[str, FloatArray]) -> IntersectionState:
-        """Give the states after one step: both drivers decide on what they see, then both cars move."""
+        """Return the states after one step: both drivers decide on what they see, then both cars move."""
         config = self.config
         ego_acceleration, ego_steering = ego_controls(config, act, params.get("actuation", 1.0))
         view = driver.look(state.ego, state.social)
@@ -107,7 +107,7 @@ class IntersectionPhysics:
         return IntersectionState(ego, social, minds, is_crashed, closest)
 
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:
-        """Give the rewards `B`: on the exit lane, heading west, moving, steering little; collisions do not count."""
+        """Return the rewards `B`: on the exit lane, heading west, moving, steering little; collisions do not count."""
         config = self.config
         lane = config.lane_weight * np.exp(-np.abs(next_obs[:, 1] - config.goal_y) / config.lane_scale)
         heading = config.heading_weight * np.exp(-np.abs(1.0 + next_obs[:, 4]))
@@ -122,7 +122,7 @@ class IntersectionPhysics:
 def ego_controls(
     config: IntersectionConfig, act: FloatArray, actuation: float | FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Give acceleration in m/s^2 and steering angle in rad of actions `B 2`."""
+    """Return acceleration in m/s^2 and steering angle in rad of actions `B 2`."""
     return config.max_acceleration * act[:, 0], config.max_steering * actuation * act[:, 1]
 
 

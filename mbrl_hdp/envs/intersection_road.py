@@ -88,7 +88,7 @@ _PHASE: FloatArray = _HEADING - 0.5 * np.pi * _TURN
 
 
 def route_lanes(origin: str, destination: str) -> IntArray:
-    """Give the three lanes from one corner to another: incoming, across, exit."""
+    """Return the three lanes from one corner to another: incoming, across, exit."""
     start, end = CORNERS[origin], CORNERS[destination]
     kind = {3: _RIGHT, 1: _LEFT, 2: _STRAIGHT}[(end - start) % 4]
     exit_owner = (end + 1) % 4  # a corner's last lane is the exit of the corner to its right
@@ -96,7 +96,7 @@ def route_lanes(origin: str, destination: str) -> IntArray:
 
 
 def lane_frames(position: FloatArray) -> Frames:
-    """Give the coordinates of points `B 2` along and across every lane, `20 B`."""
+    """Return the coordinates of points `B 2` along and across every lane, `20 B`."""
     x, y = position[:, 0] - _COLUMN_X, position[:, 1] - _COLUMN_Y
     along, across = np.empty_like(x), np.empty_like(x)
     arc_x, arc_y, x, y = x[:_NUM_ARCS], y[:_NUM_ARCS], x[_NUM_ARCS:], y[_NUM_ARCS:]
@@ -108,12 +108,12 @@ def lane_frames(position: FloatArray) -> Frames:
 
 
 def lane_heading(lane: IntArray, along: FloatArray) -> FloatArray:
-    """Give the heading of lanes at distances along them; arrays of one shape."""
+    """Return the heading of lanes at distances along them; arrays of one shape."""
     return _HEADING[lane] + _CURVATURE[lane] * along
 
 
 def lane_position(lane: IntArray, along: FloatArray) -> FloatArray:
-    """Give the points on the middle of lanes at distances along them, `... 2`."""
+    """Return the points on the middle of lanes at distances along them, `... 2`."""
     straight = _ANCHOR[lane] + along[..., None] * _DIRECTION[lane]
     is_arc = lane < _NUM_ARCS
     if not is_arc.any():
@@ -125,7 +125,7 @@ def lane_position(lane: IntArray, along: FloatArray) -> FloatArray:
 
 
 def closest_lane(frames: Frames, heading: FloatArray) -> IntArray:
-    """Give the lane nearest to each car, `B`: distance in metres plus difference in heading in radians."""
+    """Return the lane nearest to each car, `B`: distance in metres plus difference in heading in radians."""
     along, across = frames
     outside = np.abs(along - 0.5 * LENGTH[:, None]) - 0.5 * LENGTH[:, None]
     angle = wrapped(heading - (_HEADING[:, None] + _CURVATURE[:, None] * along))
@@ -133,5 +133,5 @@ def closest_lane(frames: Frames, heading: FloatArray) -> IntArray:
 
 
 def wrapped(angle: FloatArray) -> FloatArray:
-    """Give the same angles within [-pi, pi]."""
+    """Return the same angles within [-pi, pi]."""
     return angle - 2.0 * np.pi * np.rint(angle / (2.0 * np.pi))

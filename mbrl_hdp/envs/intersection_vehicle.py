@@ -83,7 +83,7 @@ def advance(
 
 
 def coast(config: IntersectionConfig, pose: FloatArray, steering: FloatArray, dt: float, num_steps: int) -> FloatArray:
-    """Give the poses `num_steps B 4` of cars that hold steering and speed: `advance` again and again."""
+    """Return the poses `num_steps B 4` of cars that hold steering and speed: `advance` again and again."""
     _, _, heading, speed = pose.T
     speeds = [speed]
     for _ in range(num_steps):
@@ -98,7 +98,7 @@ def coast(config: IntersectionConfig, pose: FloatArray, steering: FloatArray, dt
 
 
 def _bend(config: IntersectionConfig, steering: FloatArray) -> tuple[FloatArray | float, FloatArray]:
-    """Give the angle between course and heading, and the turn per metre travelled."""
+    """Return the angle between course and heading, and the turn per metre travelled."""
     if config.vehicle == "slip":
         slip = np.arctan(0.5 * np.tan(steering))
         return slip, np.sin(slip) / (0.5 * CAR_LENGTH)
@@ -115,7 +115,7 @@ def _limited(config: IntersectionConfig, speed: FloatArray, acceleration: FloatA
 
 
 def observation(ego: FloatArray, social: FloatArray) -> FloatArray:
-    """Give x, y, vx, vy, cos h, sin h of the ego, then of the social car, `B 12`: absolute, raw units."""
+    """Return x, y, vx, vy, cos h, sin h of the ego, then of the social car, `B 12`: absolute, raw units."""
     rows = [_kinematics(pose) for pose in (ego, social)]
     return np.concatenate(rows, axis=1)
 
@@ -126,12 +126,12 @@ def _kinematics(pose: FloatArray) -> FloatArray:
 
 
 def center_distance(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Give the distances `B` between the centres of cars with poses `B 4`."""
+    """Return the distances `B` between the centres of cars with poses `B 4`."""
     return np.hypot(first[:, 0] - second[:, 0], first[:, 1] - second[:, 1])
 
 
 def cars_overlap(first: FloatArray, second: FloatArray) -> NDArray[np.bool_]:
-    """Tell whether two 5 x 2 m rectangles overlap, `B`: no side of either separates them."""
+    """Return whether two 5 x 2 m rectangles overlap, `B`: no side of either separates them."""
     is_overlap = center_distance(first, second) <= np.hypot(CAR_LENGTH, CAR_WIDTH)
     near = np.flatnonzero(is_overlap)
     if near.size:

@@ -36,7 +36,7 @@ _WINDOW = 200
 
 
 def context_color(context: int) -> Color:
-    """Give the colour of a context, the same in every picture."""
+    """Return the colour of a context, the same in every picture."""
     if context < len(_FIRST_COLORS):
         return _FIRST_COLORS[context]
     red, green, blue = colorsys.hsv_to_rgb((context * _GOLDEN_ANGLE) % 1.0, 0.55, 0.8)
@@ -73,7 +73,7 @@ class Canvas:
         self._draw = ImageDraw.Draw(self._image)
 
     def pixel(self, point: Point) -> tuple[float, float]:
-        """Give the place of a world point on the enlarged picture."""
+        """Return the place of a world point on the enlarged picture."""
         column = 0.5 * self.width + (float(point[0]) - self.center[0]) * self.scale
         row = 0.5 * self.height - (float(point[1]) - self.center[1]) * self.scale
         return column * _OVERSAMPLING, row * _OVERSAMPLING
@@ -125,7 +125,7 @@ class Canvas:
         self._draw.text(self.pixel(point), words, fill=color, anchor="mt", font_size=11 * _OVERSAMPLING)
 
     def frame(self) -> Frame:
-        """Give the picture, `height width 3`."""
+        """Return the picture, `height width 3`."""
         reduced = self._image.resize((self.width, self.height), Image.Resampling.LANCZOS)
         return np.asarray(reduced, dtype=np.uint8)
 
@@ -160,7 +160,7 @@ class ContextStrips:
         self._beliefs[len(self._contexts) - 1] = weights / max(float(weights.sum()), 1e-12)
 
     def below(self, frame: Frame) -> Frame:
-        """Give the picture with both strips below it."""
+        """Return the picture with both strips below it."""
         strips = np.concatenate([self._row("context", frame.shape[1]), self._row("belief", frame.shape[1])])
         return np.concatenate([frame, strips])
 

@@ -52,7 +52,7 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
     Args:
         env: an environment with flat Box observations and actions.
         contexts: at least one context.
-        chain: law of the context, over as many contexts; None is the symmetric chain with switch probability 0.2 and
+        chain: how the context switches; None is the symmetric chain with switch probability 0.2 and
             cool-off 5.
 
     Raises:
@@ -119,7 +119,7 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
         return obs, reward, terminated, truncated, {**info, "context": acted, "next_context": following}
 
     def render(self) -> Any:
-        """Give the environment's picture, with the true context (and a belief, where shown) as strips below it."""
+        """Return the environment's picture, with the true context (and a belief, where shown) as strips below it."""
         frame: Any = self.env.render()
         is_picture = isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.dtype == np.uint8
         return self._strips.below(frame) if is_picture else frame
@@ -129,12 +129,12 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
         self._strips.show_belief(belief)
 
     def close(self) -> None:
-        """Give the environment its own values back and close it."""
+        """Return the environment its own values back and close it."""
         self._release()
         self.env.close()
 
     def as_batch(self, num_envs: int) -> BatchSwitchingEnv:
-        """Give a batched twin (numpy) of this C-MDP.
+        """Return a batched twin (numpy) of this C-MDP.
 
         Raises:
             ConfigError: where the environment has no `physics` (a `BatchPhysics`).
@@ -240,7 +240,7 @@ def _context_from_config(index: int, item: Context | Mapping[str, Any], paramete
 
 
 def chain_generator(seed: int) -> np.random.Generator:
-    """Give the generator that the hidden chain of an environment reset with `seed` draws from."""
+    """Return the generator that the hidden chain of an environment reset with `seed` draws from."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_CHAIN_KEY,)))
 
 

@@ -1,6 +1,6 @@
 """Draw hidden contexts from a chain, for one environment or for many at once.
 
-A single environment is a walk with `num=1`, so single and batched environments share one law.
+A single environment is a walk with `num=1`, so single and batched environments share one distribution.
 """
 
 from __future__ import annotations

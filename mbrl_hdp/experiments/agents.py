@@ -87,7 +87,7 @@ class Agent(ABC):
 
     @abstractmethod
     def tracker(self) -> ContextTracker:
-        """Give what fills its slot beside the observation."""
+        """Return what fills its slot beside the observation."""
 
     @abstractmethod
     def act(self, packed: Vector, explore: bool) -> Vector:
@@ -103,18 +103,18 @@ class Agent(ABC):
         num_steps: int,  # noqa: ARG002
         seed: int,  # noqa: ARG002
     ) -> dict[str, float]:
-        """Fit the reward of imagined steps to real ones where it is learned; policies need none. Give metrics."""
+        """Fit the reward of imagined steps to real ones where it is learned; policies need none. Return metrics."""
         return {}
 
     @abstractmethod
     def learn(
         self, model: ContextModel | None, new: list[Record], is_refit: bool, num_updates: int
     ) -> dict[str, float]:
-        """Take in the epoch's episodes and the model as it is now; give metrics."""
+        """Take in the epoch's episodes and the model as it is now; return metrics."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """Give everything that a resumed run needs."""
+        """Return everything that a resumed run needs."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Tensor], model: ContextModel | None) -> None:
@@ -143,7 +143,7 @@ class PlanningAgent(Agent):
         return self._planner is not None
 
     def tracker(self) -> ContextTracker:
-        """Give the belief."""
+        """Return the belief."""
         assert self._tracker is not None
         return self._tracker
 
@@ -186,7 +186,7 @@ class PlanningAgent(Agent):
             self._planner.set_model(model)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give the planner's generators and plan, and the reward where it is learned."""
+        """Return the planner's generators and plan, and the reward where it is learned."""
         state = {} if self._planner is None else dict(self._planner.state_dict())
         if isinstance(self.reward_fn, LearnedReward):
             state |= {f"{_REWARD}{name}": value for name, value in self.reward_fn.state_dict().items()}
@@ -244,7 +244,7 @@ class SacPolicyAgent(Agent):
         return self.sac.num_updates > 0
 
     def tracker(self) -> ContextTracker:
-        """Give the belief, the truth, or nothing."""
+        """Return the belief, the truth, or nothing."""
         assert self._tracker is not None
         return self._tracker
 
@@ -269,7 +269,7 @@ class SacPolicyAgent(Agent):
         return dict(self.sac.update(self.replay, num_updates)) if num_updates else {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give policy and replay buffer."""
+        """Return policy and replay buffer."""
         parts = {"sac": self.sac.state_dict(), "replay": self.replay.state_dict()}
         return {f"{name}.{key}": value for name, state in parts.items() for key, value in state.items()}
 
@@ -282,7 +282,7 @@ class SacPolicyAgent(Agent):
 
 
 def agent_family(config: Any) -> str:
-    """Tell the budget row of an agent's settings."""
+    """Return the budget row of an agent's settings."""
     return "sac" if isinstance(config, SacConfig) else "mpc"
 
 

@@ -111,7 +111,7 @@ def _overrides(words: Sequence[str]) -> list[str]:
 
 
 def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
-    """Give what runs one job; the job's return is what a sweeper that optimises looks at."""
+    """Return what runs one job; the job's return is what a sweeper that optimises looks at."""
 
     def job(config: DictConfig) -> float:
         typed = check_config(config)

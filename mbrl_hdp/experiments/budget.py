@@ -77,7 +77,7 @@ _TABLE: dict[tuple[str, str, str], Budget] = {
 
 
 def budget_for(profile: str, family: str, env_name: str, overrides: BudgetConfig) -> Budget:
-    """Give the numbers of a run.
+    """Return the numbers of a run.
 
     Args:
         profile: `paper`, `fast` or `smoke`.

@@ -71,7 +71,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot, run: Run) -> None:
 
 
 def latest_snapshot(folder: Path) -> Callable[[Run], Snapshot] | None:
-    """Find the last checkpoint; give a function that loads it into a run, None where there is none."""
+    """Find the last checkpoint; return a function that loads it into a run, None where there is none."""
     found = sorted((folder / "checkpoints").glob("epoch_*"))
     return None if not found else lambda run: _read(found[-1], run)
 

@@ -107,7 +107,7 @@ _SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitM
 
 
 def config_dir() -> Path:
-    """Give the folder of conf/: inside the package when installed from a wheel, beside it in a checkout."""
+    """Return the folder of conf/: inside the package when installed from a wheel, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "conf", package.parent / "conf"):
         if (folder / f"{CONFIG_NAME}.yaml").is_file():
@@ -168,7 +168,7 @@ def load_config(overrides: Sequence[str], registry: Registry | None = None, name
 
 
 def load_config_file(words: Any, registry: Registry) -> MainConfig:
-    """Check a config.yaml that a run wrote, and give it as typed objects.
+    """Check a config.yaml that a run wrote, and return it as typed objects.
 
     Raises:
         ConfigError: naming the key that this version does not know, or the plugin that is not installed.
@@ -186,7 +186,7 @@ def load_config_file(words: Any, registry: Registry) -> MainConfig:
 
 
 def check_jobs(overrides: Sequence[str], registry: Registry) -> int:
-    """Compose and check every job of a (multi)run before the first one begins; give their number."""
+    """Compose and check every job of a (multi)run before the first one begins; return their number."""
     register_configs(registry)
     count = 0
     with _composer():

@@ -63,7 +63,7 @@ def switch_loss(records: list[Record], known: list[Record], believed: list[Label
 
 
 def slots_of_truth(records: list[Record], model: ContextModel, num_contexts: int) -> list[int] | None:
-    """Give the model's slot of every true context, None if a true context has none (or the truth is unknown)."""
+    """Return the model's slot of every true context, None if a true context has none (or the truth is unknown)."""
     if any(r.labels is None or r.episode.context is None for r in records):
         return None
     labels = np.concatenate([r.labels for r in records if r.labels is not None])
@@ -74,7 +74,7 @@ def slots_of_truth(records: list[Record], model: ContextModel, num_contexts: int
 
 
 def believed_contexts(records: list[Record], slots: list[int]) -> list[Labels]:
-    """Give the most likely next context before every step, in true contexts' numbers; -1 for a slot of none."""
+    """Return the most likely next context before every step, in true contexts' numbers; -1 for a slot of none."""
     to_true = {slot: true for true, slot in enumerate(slots)}
     found = []
     for record in records:

@@ -48,7 +48,7 @@ def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str
 
 
 def _groups(compose: Compose) -> dict[str, list[str]]:
-    """Give the groups that this configuration knows (`fit` has no `env`) with their options.
+    """Return the groups that this configuration knows (`fit` has no `env`) with their options.
 
     Presets (`experiment`) write into the whole configuration, so they are no key of it.
     """
@@ -127,7 +127,7 @@ def _composes(override: Override, groups: dict[str, list[str]], overrides: Seque
 
 
 def _first_lines(error: Exception) -> str:
-    """Give the innermost message without OmegaConf's trailing bookkeeping."""
+    """Return the innermost message without OmegaConf's trailing bookkeeping."""
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     lines = [line.strip() for line in str(cause).splitlines()]
     return "; ".join(

@@ -40,7 +40,7 @@ def export(folder: Path, run: Run) -> None:
 
 
 def reduced(model: ContextModel, run: Run) -> ContextModel:
-    """Give the model without spurious contexts; the model itself where there are none, or its prior cannot shrink."""
+    """Return the model without spurious contexts; the model itself where there are none, or its prior cannot shrink."""
     if bool(np.all(model.kept)) or not isinstance(model.prior, StartablePrior):
         return model
     return without_spurious(model, run.registry)

@@ -44,7 +44,7 @@ class FitJob:
         return Path(self.typed.out)
 
     def yaml(self) -> str:
-        """Give the settings as the text of config.yaml."""
+        """Return the settings as the text of config.yaml."""
         return OmegaConf.to_yaml({"data": self.source}) + OmegaConf.to_yaml(self.config)
 
 

@@ -79,7 +79,7 @@ def label_file(folder: str, source: str, out: str, allow_missing: bool = False) 
 
 
 def describe(model: ContextModel, data: Trajectories, labels: Labels, out: str) -> str:
-    """Tell how often each context was active, how likely the data is and, with true contexts, how right it was."""
+    """Return how often each context was active, how likely the data is and, with true contexts, how right it was."""
     counts = np.bincount(labels.most_likely[data.is_step], minlength=model.num_contexts)
     shares = ", ".join(f"context {k} {count / counts.sum():.1%}" for k, count in enumerate(counts))
     per_step = model.log_likelihood(data).sum() / max(int(data.is_observed.sum()), 1)

@@ -221,7 +221,7 @@ def what_switches_cost(run: Run, records: list[Record], log: RunLog | SilentLog)
 
 
 def _resume(run: Run, log: RunLog, snapshot: Callable[[Run], Snapshot] | None) -> int:
-    """Take the last checkpoint; give the epoch to go on with."""
+    """Take the last checkpoint; return the epoch to go on with."""
     if snapshot is None:
         return 0
     found = snapshot(run)

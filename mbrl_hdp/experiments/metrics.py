@@ -16,7 +16,7 @@ from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 
 
 def read_metrics(folder: Path) -> list[dict[str, str]]:
-    """Give the rows of a run's metrics.csv as written."""
+    """Return the rows of a run's metrics.csv as written."""
     with (folder / "metrics.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 

@@ -48,7 +48,7 @@ class ReproduceOptions:
 
 
 def reproduce(name: str, options: ReproduceOptions) -> list[Path]:
-    """Run what is missing of a study (or of `all`) and write its pages; give their paths."""
+    """Run what is missing of a study (or of `all`) and write its pages; return their paths."""
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
     names = study_names()
@@ -69,7 +69,7 @@ def _reproduce(study: Study, options: ReproduceOptions) -> Path:
 
 
 def run_missing(study: Study, options: ReproduceOptions) -> int:
-    """Run the cells that no earlier call has finished; give how many."""
+    """Run the cells that no earlier call has finished; return how many."""
     done = {record.key for record in read_records(study, options.folder)}
     cells = [cell for cell in study.cells(options.seeds, options.is_quick) if cell_key(cell) not in done]
     if options.sizes is not None:
@@ -118,12 +118,12 @@ def write_page(study: Study, options: ReproduceOptions) -> Path:
 
 
 def records_path(name: str, folder: Path) -> Path:
-    """Give the file of a study's finished cells, one JSON object a line."""
+    """Return the file of a study's finished cells, one JSON object a line."""
     return folder / f"{name}.jsonl"
 
 
 def code_version() -> str:
-    """Give the commit of this checkout, with `+changes` where code that matters is not committed."""
+    """Return the commit of this checkout, with `+changes` where code that matters is not committed."""
     root = Path(__file__).resolve().parents[2]
     try:
         commit = _git(root, "rev-parse", "--short=12", "HEAD")

@@ -80,7 +80,7 @@ def evaluation_of(records: list[Record], model: ContextModel | None) -> Evaluati
 
 
 def bootstrap_interval(groups: list[np.ndarray[Any, Any]], num_draws: int = 2000) -> tuple[float, float]:
-    """Give the 95 % bootstrap interval of the mean of group means, resampled within each group (seed)."""
+    """Return the 95 % bootstrap interval of the mean of group means, resampled within each group (seed)."""
     rng = np.random.default_rng(0)
     means = np.mean([rng.choice(g, (num_draws, len(g))).mean(-1) for g in groups], axis=0)
     low, high = np.quantile(means, [0.025, 0.975])
@@ -120,13 +120,13 @@ def write_summary(folder: Path, run: Run, result: Evaluation, loss: SwitchLoss |
 
 
 def time_breakdown(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Give where the seconds of all epochs went: environment, acting, model, agent's learning, evaluation."""
+    """Return where the seconds of all epochs went: environment, acting, model, agent's learning, evaluation."""
     places = ("env_s", "act_s", "model_s", "agent_s", "evaluate_s")
     return {name.removesuffix("_s"): round(sum(row.get(name) or 0.0 for row in rows), 3) for name in places}
 
 
 def versions() -> dict[str, str]:
-    """Give the versions that a number depends on."""
+    """Return the versions that a number depends on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -137,7 +137,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Give the commit of the checkout that runs, None for an installed wheel."""
+    """Return the commit of the checkout that runs, None for an installed wheel."""
     here = Path(__file__).resolve()
     try:
         # A wheel inside somebody else's checkout must not report that checkout's commit.

@@ -110,11 +110,11 @@ class Registry:
         self.problems += (PluginProblem(plugin.source.name, plugin.source.package, message),)
 
     def names(self, kind: str) -> list[str]:
-        """Give the registered names of a kind, sorted."""
+        """Return the registered names of a kind, sorted."""
         return sorted(name for registered_kind, name in self._plugins if registered_kind == kind)
 
     def all(self) -> list[RegisteredPlugin]:
-        """Give every registration, by kind and name."""
+        """Return every registration, by kind and name."""
         return [self._plugins[key] for key in sorted(self._plugins)]
 
     def get(self, kind: str, name: str) -> RegisteredPlugin:
@@ -150,7 +150,7 @@ class Registry:
         return plugin.build(plugin.spec.config() if config is None else config, task)
 
     def episode_ended(self, summary: EpisodeSummary) -> None:
-        """Tell every observer; one that raises is reported as a warning and does not stop the run."""
+        """Return every observer; one that raises is reported as a warning and does not stop the run."""
         for impl in self._manager.hook.mbrl_hdp_episode_ended.get_hookimpls():
             try:
                 impl.function(*[summary for _ in impl.argnames])
@@ -192,7 +192,7 @@ def load_registry(
 
 
 def installed_sources() -> list[PluginSource]:
-    """Give the plugins of all installed distributions, not imported yet."""
+    """Return the plugins of all installed distributions, not imported yet."""
     sources = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]

@@ -24,7 +24,7 @@ _START_SCALE = 0.1
 class AutoGuide(nn.Module):
     """A mean-field normal guide that owns its parameters and starts at the prior's mean.
 
-    Every site x gets q(x) = the law of transform(loc + scale * noise), as one `TransformedDistribution`: its density
+    Every site x gets q(x) = that of transform(loc + scale * noise), as one `TransformedDistribution`: its density
     holds the Jacobian, and the ELBO estimates its KL term from the draw.
     """
 
@@ -50,7 +50,7 @@ class AutoGuide(nn.Module):
 
 
 def _latent_sites(model: Callable[[], Any]) -> list[tuple[str, Any]]:
-    """Give the name and the distribution of every latent site, refusing what the guide cannot serve."""
+    """Return the name and the distribution of every latent site, refusing what the guide cannot serve."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]), poutine.block():
         torch.manual_seed(0)
         trace = poutine.trace(model).get_trace()

@@ -41,7 +41,7 @@ def check_device(device: str) -> None:
 
 
 def resolve_device(device: str, is_small: Callable[[], bool]) -> torch.device:
-    """Give the device that a word stands for.
+    """Return the device that a word stands for.
 
     `auto` is the CPU, unless there is a CUDA device and the networks are not small: small ones run in compiled kernels
     on the CPU, and on a GPU they mostly wait for operations to be launched.
@@ -60,7 +60,7 @@ def resolve_device(device: str, is_small: Callable[[], bool]) -> torch.device:
 
 
 def has_small_networks(dynamics: nn.Module) -> bool:
-    """Tell whether all networks of a transition model are small; one without such heads counts as small."""
+    """Return whether all networks of a transition model are small; one without such heads counts as small."""
     return all(part.is_narrow for part in dynamics.modules() if isinstance(part, ContextHeads))
 
 

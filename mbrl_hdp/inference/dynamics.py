@@ -13,7 +13,7 @@ Rollout = Callable[[Tensor], Tensor]
 
 
 class ContextDynamics(nn.Module, ABC):
-    """The per-context transition laws theta_1..theta_K of eq. (1).
+    """The per-context transition models theta_1..theta_K of eq. (1).
 
     Convention: every `nn.Parameter` has the context slot as its first axis (K, ...), so that the core can reorder or
     reset slots without knowing the structure. What is shared by the contexts (normalisation) is a buffer.
@@ -34,7 +34,7 @@ class ContextDynamics(nn.Module, ABC):
     def log_prob(
         self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
     ) -> Float[Tensor, "batch K"]:
-        """Give log p(next_obs | obs, act, context=k) for every k, in the data's own units.
+        """Return log p(next_obs | obs, act, context=k) for every k, in the data's own units.
 
         Parts of the state that the structure predicts exactly (positions from velocities) carry no density.
         """
@@ -46,7 +46,7 @@ class ContextDynamics(nn.Module, ABC):
         next_obs: Float[Tensor, "batch S"],
         slots: Int[Tensor, " n"],
     ) -> Float[Tensor, "batch n"]:
-        """Give `log_prob` of some contexts only, those that distillation left alive.
+        """Return `log_prob` of some contexts only, those that distillation left alive.
 
         A structure that can leave out the others' work overrides this.
         """
@@ -56,7 +56,7 @@ class ContextDynamics(nn.Module, ABC):
     def predict(
         self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], context: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch S"]:
-        """Give the expected next observation of every row in its own context."""
+        """Return the expected next observation of every row in its own context."""
 
     @abstractmethod
     def sample(
@@ -74,7 +74,7 @@ class ContextDynamics(nn.Module, ABC):
         act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
         context: Int[Tensor, " paths"],
     ) -> Float[Tensor, "paths rows S"]:
-        """Give the expected next observation where all rows of path p are in context[p].
+        """Return the expected next observation where all rows of path p are in context[p].
 
         Candidate plans that share context paths look like this: P paths, each with all candidates. Actions without the
         path axis are the same on every path. A structure that can do without sorting rows by context overrides this.
@@ -100,7 +100,7 @@ class ContextDynamics(nn.Module, ABC):
         paths: Int[Tensor, "paths steps"],
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "steps paths rows S"]:
-        """Give where every plan (row of `acts`) leads from `obs` on every path of contexts, step by step.
+        """Return where every plan (row of `acts`) leads from `obs` on every path of contexts, step by step.
 
         Plans that react to contexts act differently on every path; they may react to earlier contexts only, so on paths
         that have gone the same way they do the same. Without a generator every step is the expected one, with one it
@@ -122,7 +122,7 @@ class ContextDynamics(nn.Module, ABC):
         paths: Int[Tensor, "paths steps"],
         generator: torch.Generator | None = None,
     ) -> Rollout:
-        """Give a function of plans that does what `rollout_blocks` does; planners call it repeatedly.
+        """Return a function of plans that does what `rollout_blocks` does; planners call it repeatedly.
 
         The parameters must not change while it is in use. A structure that can prepare something, or do all steps at
         once, overrides this; plans on the same path may then share their noise, within a call and between calls.
@@ -131,7 +131,7 @@ class ContextDynamics(nn.Module, ABC):
 
     @abstractmethod
     def log_prior(self) -> Float[Tensor, ""]:
-        """Give log p(theta), the sum over all heads."""
+        """Return log p(theta), the sum over all heads."""
 
     def set_normaliser(
         self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
@@ -140,7 +140,7 @@ class ContextDynamics(nn.Module, ABC):
 
     @abstractmethod
     def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
-        """Give the heads in `slots` fresh starting values (restarts, learning new contexts)."""
+        """Return the heads in `slots` fresh starting values (restarts, learning new contexts)."""
 
     def start_near(self, slot: int, spread: float, generator: torch.Generator | None = None) -> None:
         """Start every head from the one in `slot`, off by `spread` times what fresh heads differ by from each other."""

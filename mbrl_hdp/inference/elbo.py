@@ -45,7 +45,7 @@ class EpisodeBatch:
     is_observed: Bool[Tensor, "B T"] | None = None
 
     def carries_likelihood(self) -> Bool[Tensor, "B T"]:
-        """Tell which transitions are inside their episode and observed."""
+        """Return which transitions are inside their episode and observed."""
         steps = torch.arange(self.act.shape[1], device=self.act.device)
         is_inside = steps < self.lengths[:, None].to(self.act.device)
         return is_inside if self.is_observed is None else is_inside & self.is_observed
@@ -104,7 +104,7 @@ class Elbo:
 def step_log_lik(
     dynamics: ContextDynamics, batch: EpisodeBatch, slots: Int[Tensor, " n"] | None = None
 ) -> Float[Tensor, "B T n"]:
-    """Give log p(obs[t+1] | obs[t], act[t], context=k); zero (no information) where nothing was observed.
+    """Return log p(obs[t+1] | obs[t], act[t], context=k); zero (no information) where nothing was observed.
 
     Only transitions that carry likelihood reach the network, so padding costs nothing and NaN stays outside. With
     `slots`, only those contexts' networks run.
@@ -129,7 +129,7 @@ def step_log_lik(
 def expected_log_likelihood(
     chain: ContextChain, log_lik: Float[Tensor, "B T n"], lengths: Int[Tensor, " B"], scale: ElboScale
 ) -> EvidenceAndCounts:
-    """Give the log evidence of every episode under one draw of the chain, with the contexts' expected counts.
+    """Return the log evidence of every episode under one draw of the chain, with the contexts' expected counts.
 
     The temperature and the mask of `scale` apply; N/B does not. `log_lik` has the contexts that the mask keeps (all of
     them without one); the evidence is that of `scale.reduce`, the counts have full width with zeros at masked contexts.
@@ -147,17 +147,17 @@ def expected_log_likelihood(
 
 
 def prior_kl(prior: ContextPrior, num_draws: int = 1) -> Float[Tensor, ""]:
-    """Give KL(q || p) of the prior's own program: in closed form where Pyro knows one, else from the draws."""
+    """Return KL(q || p) of the prior's own program: in closed form where Pyro knows one, else from the draws."""
     return _pyro_loss(prior.model, prior.guide, num_draws)
 
 
 def weight_log_prior(dynamics: ContextDynamics) -> Float[Tensor, ""]:
-    """Give log p(theta)."""
+    """Return log p(theta)."""
     return dynamics.log_prior()
 
 
 def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, scale: ElboScale) -> Elbo:
-    """Give the bound of eq. (4) on one minibatch; `.loss.backward()` gives the gradients of prior and dynamics.
+    """Return the bound of eq. (4) on one minibatch; `.loss.backward()` gives the gradients of prior and dynamics.
 
     Example:
         >>> bound = elbo(prior, dynamics, batch, ElboScale(num_episodes=500, num_transitions=50_000))
@@ -189,6 +189,6 @@ def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, sc
 
 
 def _pyro_loss(model: Callable[[], Any], guide: Callable[[], Any], num_draws: int) -> Float[Tensor, ""]:
-    """Give Pyro's negative bound as a tensor (it is a plain 0.0 where nothing is sampled)."""
+    """Return Pyro's negative bound as a tensor (it is a plain 0.0 where nothing is sampled)."""
     loss = TraceMeanField_ELBO(num_particles=num_draws).differentiable_loss(model, guide)
     return torch.as_tensor(loss)

@@ -51,7 +51,7 @@ class EpisodeTensors:
         return int(self.lengths.sum())
 
     def batch(self, index: Int[Tensor, " B"] | None = None) -> EpisodeBatch:
-        """Give some episodes, or all of them."""
+        """Return some episodes, or all of them."""
         if index is None:
             return EpisodeBatch(self.obs, self.act, self.lengths, self.is_observed)
         mask = None if self.is_observed is None else self.is_observed[index]

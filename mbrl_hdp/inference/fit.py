@@ -161,7 +161,7 @@ def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
 
 
 def _is_within_chance(lag: Float[np.ndarray, " n"]) -> bool:
-    """Tell whether the mean of what a run lags behind by, on the same data, is within two standard errors of none."""
+    """Return whether the mean of what a run lags behind by, on the same data, is within two standard errors of none."""
     return bool(lag.mean() <= 2.0 * lag.std() / np.sqrt(max(len(lag) - 1, 1)))
 
 

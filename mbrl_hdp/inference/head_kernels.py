@@ -146,7 +146,7 @@ def gaussian_forward(
 ) -> None:
     """log_prob[n, k] = offset[k] - 1/2 sum_o ((targets[n, o] - mean[n, k, o]) inverse_std[k, o])^2.
 
-    `residual` `K O N` receives targets - mean for the backward pass; give it size 0 in N where none will follow.
+    `residual` `K O N` receives targets - mean for the backward pass; return it size 0 in N where none will follow.
     """
     num_rows, num_inputs = inputs.shape
     num_heads, num_outputs = inverse_std.shape
@@ -255,7 +255,7 @@ def _backward_chunk(
 @compiled
 @no_type_check
 def skip_threshold(log_prob: Array, offset: Array, grad: Array, share: float) -> float:
-    """Give the contribution below which a (row, context) pair may be skipped.
+    """Return the contribution below which a (row, context) pair may be skipped.
 
     A pair contributes |grad| (1 + squared distance), which bounds its share of every derivative by mean and scale.
     Pairs below `share` times the average contribution add up to less than `share` of all contributions.
@@ -329,7 +329,7 @@ def gaussian_backward(
     offset: Array,
     skip_below: float,
 ) -> tuple[Array, Array, Array, Array]:
-    """Give the gradients of sum(grad * log_prob).
+    """Return the gradients of sum(grad * log_prob).
 
     Returns:
         By hidden weight with its bias as one more input (`K H I+1`) and by out_weight (`K H O`), both padded with zeros

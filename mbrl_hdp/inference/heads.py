@@ -49,7 +49,7 @@ class ContextHeads(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(max_contexts, width) for _, width in pairs)
 
     def forward(self, inputs: Float[Tensor, "batch I"]) -> Float[Tensor, "batch K O"]:
-        """Give the output of every head for every row."""
+        """Return the output of every head for every row."""
         return _run_layers(self._layers(), inputs.T.expand(self.max_contexts, -1, -1)).permute(2, 0, 1)
 
     def own_head(self, inputs: Float[Tensor, "batch I"], context: Int[Tensor, " batch"]) -> Float[Tensor, "batch O"]:
@@ -97,7 +97,7 @@ class ContextHeads(nn.Module):
         skip_share: float = DEFAULT_SKIP_SHARE,
         slots: Int[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "batch n"]:
-        """Give the Gaussian log density of every head: offset[k] - 1/2 sum_o ((targets - mean_k) inverse_std)^2.
+        """Return the Gaussian log density of every head: offset[k] - 1/2 sum_o ((targets - mean_k) inverse_std)^2.
 
         Args:
             inputs: what the networks see.
@@ -123,7 +123,7 @@ class ContextHeads(nn.Module):
         offset: Float[Tensor, " n"],
         slots: Int[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "batch n"]:
-        """Give the same as `log_density` in plain torch, in chunks whose hidden layers are computed again backwards."""
+        """Return `log_density` in plain torch, in chunks whose hidden layers are recomputed in the backward pass."""
         layers = [tensor for layer in self._layers(slots) for tensor in layer]
         if len(inputs) <= ROWS_PER_CHUNK:
             return _chunk_density(inputs, targets, inverse_std, offset, *layers)

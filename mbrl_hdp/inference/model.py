@@ -69,7 +69,7 @@ class FitReport:
 
 
 class ContextModel(mbrl.models.Model):
-    """A chain of contexts and one transition law for each (HDP-C-MDP after learning).
+    """A chain of contexts and one transition model for each (HDP-C-MDP after learning).
 
     The full posterior (max_contexts slots) is always kept: warm starts, novelty and saving use it. What users see
     (`transition`, `filter`, ...) is the distilled model of width `num_contexts`; `kept` tells which slots these are.
@@ -100,7 +100,7 @@ class ContextModel(mbrl.models.Model):
     # What the model says about the contexts ------------------------------------------------------------------
 
     def posterior(self, is_training: bool = False) -> ContextPosterior:
-        """Give the expected chain over all slots, the shared weights and the slots that training left alive."""
+        """Return the expected chain over all slots, the shared weights and the slots that training left alive."""
         weights = self.prior.top_weights()
         return ContextPosterior(
             self.prior.mean_chain(), None if weights is None else weights.detach(), self.is_active, is_training
@@ -152,7 +152,7 @@ class ContextModel(mbrl.models.Model):
 
     @property
     def initial(self) -> Float[np.ndarray, " k"]:
-        """Law of the first acting context."""
+        """Distribution of the first acting context."""
         return self._chain.initial.double().cpu().numpy().copy()
 
     @property
@@ -163,33 +163,33 @@ class ContextModel(mbrl.models.Model):
     # What it says about data ------------------------------------------------------------------------------------
 
     def filter(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
-        """Give p(context[t] | obs up to t+1, acts up to t); NaN beyond an episode's end."""
+        """Return p(context[t] | obs up to t+1, acts up to t); NaN beyond an episode's end."""
         batch, log_lik = self._log_lik(data)
         return _padded(hmm.filter_contexts(self._chain, log_lik, batch.lengths).probs, data)
 
     def smooth(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
-        """Give p(context[t] | the whole episode); NaN beyond an episode's end."""
+        """Return p(context[t] | the whole episode); NaN beyond an episode's end."""
         batch, log_lik = self._log_lik(data)
         return _padded(hmm.smooth(self._chain, log_lik, batch.lengths).marginals, data)
 
     def most_likely(self, data: Trajectories) -> Int[np.ndarray, "N T"]:
-        """Give the most likely path of contexts (Viterbi); -1 beyond an episode's end."""
+        """Return the most likely path of contexts (Viterbi); -1 beyond an episode's end."""
         batch, log_lik = self._log_lik(data)
         return hmm.viterbi(self._chain, log_lik, batch.lengths).cpu().numpy()
 
     def log_likelihood(self, data: Trajectories) -> Float[np.ndarray, " N"]:
-        """Give log p(episode) of every episode, contexts summed out, in the data's own units."""
+        """Return log p(episode) of every episode, contexts summed out, in the data's own units."""
         batch, log_lik = self._log_lik(data)
         return hmm.filter_contexts(self._chain, log_lik, batch.lengths).log_evidence.double().cpu().numpy()
 
     def predictive_belief(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
-        """Give the belief before every step: p(context[t] | obs up to t, acts up to t-1); NaN beyond the end."""
+        """Return the belief before every step: p(context[t] | obs up to t, acts up to t-1); NaN beyond the end."""
         filtered = torch.as_tensor(self.filter(data))
         first = self._chain.initial.to(filtered).expand(len(filtered), 1, -1)
         return torch.cat([first, filtered[:, :-1] @ self._chain.transition.to(filtered)], dim=1).numpy()
 
     def predict_next(self, data: Trajectories) -> Float[np.ndarray, "N T S"]:
-        """Give the expected next observation before every step, averaged over the belief; NaN where none is known."""
+        """Return the expected next observation before every step, averaged over the belief; NaN where none is known."""
         with torch.no_grad():
             batch = EpisodeTensors.of(data, device=self.device).batch()
             obs, act = batch.obs[:, :-1].flatten(0, 1), batch.act.flatten(0, 1)
@@ -215,7 +215,7 @@ class ContextModel(mbrl.models.Model):
             obs: where every future starts.
             acts: actions to take; without actions, an array of width 0 whose second axis is the horizon.
             num_samples: futures per start.
-            belief: law of the context that acts first; `initial` by default.
+            belief: distribution of the context that acts first; `initial` by default.
             seed: seed of the draws.
         """
         generator = torch.Generator(self.device).manual_seed(seed)
@@ -233,7 +233,7 @@ class ContextModel(mbrl.models.Model):
         return stacked.double().cpu().numpy()
 
     def online_filter(self) -> OnlineFilter:
-        """Give a filter that is fed step by step while the system runs; it always runs on the CPU."""
+        """Return a filter that is fed step by step while the system runs; it always runs on the CPU."""
         if self.device.type != "cpu":
             return copy.deepcopy(self).to("cpu").online_filter()
         density = compiled_row(self.dynamics, self.slots) or self._row_log_lik
@@ -245,7 +245,7 @@ class ContextModel(mbrl.models.Model):
             return self.dynamics.log_prob_slots(rows[0], rows[1], rows[2], self.slots)[0].double().numpy()
 
     def _tensor(self, values: Any) -> Tensor:
-        """Give numbers as the model takes them: single precision, on its device."""
+        """Return numbers as the model takes them: single precision, on its device."""
         return torch.as_tensor(np.asarray(values), dtype=torch.float32, device=self.device)
 
     def _log_lik(self, data: Trajectories) -> tuple[EpisodeBatch, Float[Tensor, "N T k"]]:
@@ -265,7 +265,7 @@ class ContextModel(mbrl.models.Model):
         model_in: TransitionBatch,
         target: Tensor | None = None,  # noqa: ARG002 - mbrl-lib passes it
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Give the negative ELBO per transition of a batch from mbrl-lib's replay buffer.
+        """Return the negative ELBO per transition of a batch from mbrl-lib's replay buffer.
 
         Sequences `B T dim` are episodes (or pieces of them); single transitions `B dim` are episodes of one step.
         `set_data_size` tells how large the whole data set is; until then a batch stands for itself.
@@ -283,7 +283,7 @@ class ContextModel(mbrl.models.Model):
         model_in: TransitionBatch,
         target: Tensor | None = None,  # noqa: ARG002 - mbrl-lib passes it
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Give the squared error of the belief's mean prediction, not reduced: `B S` or `B T S`."""
+        """Return the squared error of the belief's mean prediction, not reduced: `B S` or `B T S`."""
         batch = self._episodes(model_in)
         data = Trajectories(batch.obs.cpu().numpy(), batch.act.cpu().numpy())
         self.extract()
@@ -292,7 +292,7 @@ class ContextModel(mbrl.models.Model):
         return (squared if np.ndim(model_in.obs) == 3 else squared[:, 0]), {}
 
     def set_data_size(self, num_episodes: int, num_transitions: int) -> None:
-        """Tell how much data there is in all, so that a minibatch is weighted against the prior as it should."""
+        """Return how much data there is in all, so that a minibatch is weighted against the prior as it should."""
         self.num_data_episodes, self.num_data_transitions = num_episodes, num_transitions
 
     def _episodes(self, batch: TransitionBatch) -> EpisodeBatch:

@@ -22,8 +22,8 @@ class OnlineFilter:
         belief = online.update(act, next_obs)     # after every step
 
     Attributes:
-        belief: predictive law of the context that acts next.
-        filtered: law of the context that acted on the last step; `initial` before the first one.
+        belief: predictive distribution of the context that acts next.
+        filtered: distribution of the context that acted on the last step; `initial` before the first one.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class OnlineFilter:
         self.filtered = self._initial.copy()
 
     def reset(self, obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
-        """Begin an episode at its first observation; give the belief, which is `initial`."""
+        """Begin an episode at its first observation; return the belief, which is `initial`."""
         self._obs = np.asarray(obs)
         self.belief = self._initial.copy()
         self.filtered = self._initial.copy()
         return self.belief
 
     def update(self, act: Float[np.ndarray, " A"], next_obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
-        """Take in one step; give the law of the context that acts next.
+        """Take in one step; return the distribution of the context that acts next.
 
         A next observation with NaN carries no information: the belief only moves on. If the likelihood of every
         context vanishes, likewise.
@@ -64,7 +64,7 @@ class OnlineFilter:
 @compiled
 @no_type_check
 def _move(belief: Vector, log_lik: Vector, transition: Vector) -> tuple[Vector, Vector]:
-    """Give the filtered law, normalise(belief * likelihood), and the next belief, filtered @ transition."""
+    """Return the filtered distribution, normalise(belief * likelihood), and the next belief, filtered @ transition."""
     filtered = belief.copy()
     peak = log_lik.max()
     if np.isfinite(peak):

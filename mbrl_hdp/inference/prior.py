@@ -68,7 +68,7 @@ class ContextPrior(nn.Module, ABC):
             return poutine.replay(self.model, trace=trace)()
 
     def mean_chain(self) -> ContextChain:
-        """Give the expected chain under the guide: E_q[initial], E_q[transition].
+        """Return the expected chain under the guide: E_q[initial], E_q[transition].
 
         The default averages 64 draws with a fixed seed; a prior with a closed form overrides it.
         """
@@ -80,7 +80,7 @@ class ContextPrior(nn.Module, ABC):
         return ContextChain(initial, transition)
 
     def top_weights(self) -> Float[Tensor, " K"] | None:
-        """Give the shared weights beta of the base measure, None where the prior has none."""
+        """Return the shared weights beta of the base measure, None where the prior has none."""
         return None
 
 

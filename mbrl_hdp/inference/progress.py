@@ -36,7 +36,7 @@ class FitProgress:
         return int(self._bar.tasks[0].completed)
 
     def start_run(self, schedule: str, num_steps: int) -> Callable[[int, float, int], None]:
-        """Give the function that a run of at most `num_steps` reports every step to."""
+        """Return the function that a run of at most `num_steps` reports every step to."""
         self._run += 1
         self._planned += num_steps
         is_one_of_the_runs = self._run <= self._num_runs

@@ -52,7 +52,7 @@ class Recipe:
     dynamics: Mapping[str, Any] = field(default_factory=dict)
 
     def settle(self, config: FitConfig) -> FitConfig:
-        """Give the settings with those that the recipe fixes.
+        """Return the settings with those that the recipe fixes.
 
         Raises:
             ConfigError: on a fixed setting that was given another value.
@@ -68,7 +68,7 @@ class Recipe:
         return dataclasses.replace(config, **self.fixed)
 
     def settle_dynamics(self, config: Any) -> Any:
-        """Give a transition model's settings with those that the recipe fixes; a model without them is left alone."""
+        """Return a transition model's settings with those that the recipe fixes; a model without them is left alone."""
         known = {field.name for field in dataclasses.fields(config)}
         fixed = {key: value for key, value in self.dynamics.items() if key in known}
         return dataclasses.replace(config, **fixed) if fixed else config

@@ -42,13 +42,13 @@ class GaussianNetworks(Protocol):
     target_scaler: Any
 
     def features(self, obs: Tensor, act: Tensor) -> Tensor:
-        """Give what the networks see."""
+        """Return what the networks see."""
 
     def targets(self, obs: Tensor, next_obs: Tensor) -> Tensor:
-        """Give what they predict."""
+        """Return what they predict."""
 
     def noise_std(self) -> Tensor:
-        """Give the noise std of every context and target, in scaled units."""
+        """Return the noise std of every context and target, in scaled units."""
 
 
 class CompiledRow:
@@ -82,7 +82,7 @@ class CompiledRow:
         )
 
     def __call__(self, obs: Array, act: Array, next_obs: Array) -> Array:
-        """Give the log density under every slot; NaN where the step has a missing value."""
+        """Return the log density under every slot; NaN where the step has a missing value."""
         for view, row in zip(self._views, (obs, act, next_obs), strict=True):
             if np.shape(row) != view.shape:
                 raise DataError(f"a row of {len(view)} numbers is needed here, got shape {np.shape(row)}")
@@ -95,7 +95,7 @@ class CompiledRow:
 
 
 def compiled_row(dynamics: ContextDynamics, slots: Int[Tensor, " n"]) -> RowDensity | None:
-    """Give the quick density of a transition model, None where it has another structure.
+    """Return the quick density of a transition model, None where it has another structure.
 
     A structure that looks alike and means something else is found out on a few random steps.
     """

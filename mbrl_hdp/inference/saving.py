@@ -128,12 +128,12 @@ def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """Give a plugin's settings as plain words; the option name that Hydra adds is left out."""
+    """Return a plugin's settings as plain words; the option name that Hydra adds is left out."""
     return {key: value for key, value in dataclasses.asdict(config).items() if key != "name"}
 
 
 def is_finite(model: ContextModel) -> bool:
-    """Tell whether every number of a model is finite."""
+    """Return whether every number of a model is finite."""
     return all(bool(torch.isfinite(t).all()) for t in model.state_dict().values() if t.is_floating_point())
 
 

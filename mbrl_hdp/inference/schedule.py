@@ -39,19 +39,19 @@ class Schedule:
     rate_factor: float = setting(1.0, "factor on all learning rates", above=0.0, at_most=1.0)
 
     def temperature(self, progress: float) -> float:
-        """Give the power of the likelihood at a fraction of the run."""
+        """Return the power of the likelihood at a fraction of the run."""
         if self.temper_from >= 1.0 or progress >= self.temper_until:
             return 1.0
         return self.temper_from + (1.0 - self.temper_from) * progress / self.temper_until
 
     def rate(self, progress: float) -> float:
-        """Give the factor on the learning rates at a fraction of the run."""
+        """Return the factor on the learning rates at a fraction of the run."""
         if progress <= self.decay_from or self.decay_from >= 1.0:
             return self.rate_factor
         return self.rate_factor * (1.0 - 0.9 * (progress - self.decay_from) / (1.0 - self.decay_from))
 
     def last_event(self) -> float:
-        """Give the fraction of the run after which nothing is let go any more; learning rates may still fall.
+        """Return the fraction of the run after which nothing is let go any more; learning rates may still fall.
 
         What is set to the end of the run never happens in it and does not count.
         """

@@ -57,7 +57,7 @@ def empirical_transition(truth: Int[np.ndarray, "N T"], num_contexts: int | None
 def transition_error(
     learned: Float[np.ndarray, "k k"], truth: Float[np.ndarray, "c c"], to_true: Int[np.ndarray, " m"]
 ) -> float:
-    """Give the largest absolute difference between matched entries of the learned and the true matrix."""
+    """Return the largest absolute difference between matched entries of the learned and the true matrix."""
     matched = [k for k in range(len(learned)) if k < len(to_true) and to_true[k] >= 0]
     if not matched:
         return float("nan")

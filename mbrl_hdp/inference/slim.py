@@ -17,7 +17,7 @@ _LEAST_STRENGTH = 1000.0
 
 
 def without_spurious(model: ContextModel, registry: Registry | None = None) -> ContextModel:
-    """Give a model of `num_contexts` slots that filters and predicts as `model` does.
+    """Return a model of `num_contexts` slots that filters and predicts as `model` does.
 
     Its chain is the distilled one (Theorem 1), its heads are those of the kept slots, in their order. What is lost are
     the free slots: new contexts can be learned with `model` only.

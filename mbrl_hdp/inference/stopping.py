@@ -40,7 +40,7 @@ class EarlyStop(Generic[State]):
     _recent: list[float] = field(default_factory=list, init=False)
 
     def is_over(self, step: int, value: float) -> bool:
-        """Tell whether the run should end after `step` (counted from 0), whose own objective was `value`."""
+        """Return whether the run should end after `step` (counted from 0), whose own objective was `value`."""
         if step < self.first_step:
             return False
         self._recent.append(value)

@@ -126,7 +126,7 @@ class Trainer:
         return [*self.prior.parameters(), *self.dynamics.parameters()]
 
     def log_likelihood(self, data: EpisodeTensors) -> float:
-        """Give the log-likelihood per transition of episodes under the expected chain of the kept contexts."""
+        """Return the log-likelihood per transition of episodes under the expected chain of the kept contexts."""
         with torch.no_grad():
             slots = self.keep.nonzero().squeeze(-1)
             batch = data.batch()
@@ -136,11 +136,11 @@ class Trainer:
             return float(found.log_evidence.double().sum()) / data.num_transitions
 
     def _loss_unit(self) -> float:
-        """Give what the loss must be divided by to be one of one transition."""
+        """Return what the loss must be divided by to be one of one transition."""
         return 1.0 if self.recipe.is_loss_per_transition else float(self.data.num_transitions)
 
     def _natural_prior(self) -> NaturalPrior | None:
-        """Give the prior if its rows move by natural steps; None if the optimiser moves them."""
+        """Return the prior if its rows move by natural steps; None if the optimiser moves them."""
         return self.prior if self.recipe.has_natural_steps and isinstance(self.prior, NaturalPrior) else None
 
     def _step(self, progress: float) -> float:
@@ -199,7 +199,7 @@ class Trainer:
         return self.data.batch(order[: self.config.batch_size].to(self.data.device))
 
     def _frozen_loss(self, batch: EpisodeBatch, scale: ElboScale) -> Float[Tensor, ""]:
-        """Give the loss while the chain is held: the heads learn, the prior waits."""
+        """Return the loss while the chain is held: the heads learn, the prior waits."""
         slots = None if scale.keep is None else scale.keep.nonzero().squeeze(-1)
         log_lik = step_log_lik(self.dynamics, batch, slots)
         evidence = expected_log_likelihood(self.start_chain, log_lik, batch.lengths, scale).log_evidence.double().sum()
@@ -232,7 +232,7 @@ class Trainer:
         return None if bool(self.keep.all()) else self.keep
 
     def posterior(self, is_training: bool = False) -> ContextPosterior:
-        """Give what the distillation rule looks at."""
+        """Return what the distillation rule looks at."""
         weights = self.prior.top_weights()
         return ContextPosterior(
             self.prior.mean_chain(), None if weights is None else weights.detach(), self.keep, is_training
@@ -240,7 +240,7 @@ class Trainer:
 
 
 def sticky_chain(max_contexts: int, stay: float, device: torch.device | str = "cpu") -> ContextChain:
-    """Give the chain that training starts from: `stay` on the diagonal, the rest spread over all contexts."""
+    """Return the chain that training starts from: `stay` on the diagonal, the rest spread over all contexts."""
     uniform = torch.full((max_contexts,), 1.0 / max_contexts, device=device)
     return ContextChain(uniform, (1.0 - stay) * uniform + stay * torch.eye(max_contexts, device=device))
 

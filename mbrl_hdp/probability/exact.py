@@ -69,7 +69,7 @@ def exact_derivatives(
     lengths: Int[Tensor, " B"],
     weights: Float[Tensor, " B"],
 ) -> Derivatives:
-    """Give the derivatives of `weights @ log_evidence`; impossible sequences (evidence -inf) contribute nothing."""
+    """Return the derivatives of `weights @ log_evidence`; impossible sequences (evidence -inf) contribute nothing."""
     messages = log_messages(initial, transition, log_lik, lengths)
     is_possible = messages.log_evidence != -torch.inf
     log_evidence = torch.where(is_possible, messages.log_evidence, 0.0)[:, None]
@@ -91,7 +91,7 @@ def exact_pairs(
     log_lik: Float[Tensor, "B T K"],
     lengths: Int[Tensor, " B"],
 ) -> Float[Tensor, "B T-1 K K"]:
-    """Give p(z_t = j, z_{t+1} = k | observations); zero beyond a sequence's length and for impossible sequences."""
+    """Return p(z_t = j, z_{t+1} = k | observations); zero beyond a sequence's length and for impossible sequences."""
     messages = log_messages(initial, transition, log_lik, lengths)
     is_possible = messages.log_evidence != -torch.inf
     log_evidence = torch.where(is_possible, messages.log_evidence, 0.0)[:, None, None, None]

@@ -69,7 +69,7 @@ class EvidenceAndCounts(NamedTuple):
 def log_evidence(
     chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
 ) -> Float[Tensor, " B"]:
-    """Give log p(observations), all context paths summed out; differentiable in the chain and in `log_lik`.
+    """Return log p(observations), all context paths summed out; differentiable in the chain and in `log_lik`.
 
     log sum_z initial[z_0] lik[0, z_0] prod_t transition[z_{t-1}, z_t] lik[t, z_t]
 
@@ -88,7 +88,7 @@ def log_evidence(
 def log_evidence_and_counts(
     chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
 ) -> EvidenceAndCounts:
-    """Give the differentiable evidence and the expected counts for the price of one.
+    """Return the differentiable evidence and the expected counts for the price of one.
 
     The two passes run at once; `backward` then only scales what is there, if every sequence has the same weight in
     the loss (it repeats the backward pass if not).
@@ -99,7 +99,7 @@ def log_evidence_and_counts(
 
 
 def smooth(chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None) -> Smoothed:
-    """Give the smoothed marginals, the expected counts and the evidence; no gradient."""
+    """Return the smoothed marginals, the expected counts and the evidence; no gradient."""
     messages = MessagePass(message_inputs(chain, log_lik, lengths))
     initial, transitions = _expected_counts(messages)
     return Smoothed(
@@ -110,7 +110,7 @@ def smooth(chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Te
 def filter_contexts(
     chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
 ) -> Filtered:
-    """Give p(z_t | observations up to t) and the evidence; no gradient."""
+    """Return p(z_t | observations up to t) and the evidence; no gradient."""
     forward = MessagePass(message_inputs(chain, log_lik, lengths)).forward
     probs = forward.probs.permute(2, 0, 1).to(log_lik.dtype, memory_format=torch.contiguous_format)
     return Filtered(probs, forward.log_evidence.to(log_lik.dtype))
@@ -119,7 +119,7 @@ def filter_contexts(
 def pair_marginals(
     chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
 ) -> Float[Tensor, "B T-1 K K"]:
-    """Give p(z_t = j, z_{t+1} = k | all observations) at every step; for small problems (memory B*T*K*K)."""
+    """Return p(z_t = j, z_{t+1} = k | all observations) at every step; for small problems (memory B*T*K*K)."""
     initial, transition, _, lengths = message_inputs(chain, log_lik, lengths)
     return exact_pairs(initial, transition, log_lik.detach().double(), lengths).to(log_lik.dtype)
 
@@ -128,7 +128,7 @@ def pair_marginals(
 def viterbi(
     chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
 ) -> Int[Tensor, "B T"]:
-    """Give the most likely context path of every sequence, -1 beyond its length.
+    """Return the most likely context path of every sequence, -1 beyond its length.
 
     Ties go to the lower index. For a sequence that no path explains the path is arbitrary.
     """

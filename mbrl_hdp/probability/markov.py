@@ -1,4 +1,4 @@
-"""Markov-chain algebra: the stationary law and Theorem 1's reduction of a chain to the contexts worth keeping.
+"""Markov-chain algebra: the stationary distribution and Theorem 1's reduction of a chain to the contexts worth keeping.
 
 Everything rests on eliminating one context at a time (Grassmann, Taksar and Heyman): the paths through it are handed
 to its neighbours in proportion to where it leads. No step subtracts, so every entry comes out with full relative
@@ -21,10 +21,10 @@ _TINY = np.finfo(np.float64).tiny  # products of many tiny entries may underflow
 
 
 def stationary(transition: Float[Tensor, "K K"], start: Float[Tensor, " K"] | None = None) -> Float[Tensor, " K"]:
-    """Give the long-run share of time in each context, lim_n (1/n) sum_{t<n} start R^t.
+    """Return the long-run share of time in each context, lim_n (1/n) sum_{t<n} start R^t.
 
     For an irreducible chain this is the only p with p = p R, whatever the start and even if the chain is periodic (the
-    average over time converges where the law at time t does not). A reducible chain has one such law per closed class;
+    average over time converges where the marginal at time t does not). A reducible chain has one per closed class;
     the classes are then weighted by the probability of ending in each from `start`, uniform over all contexts if not
     given. Transient contexts get exactly 0. Entries count as connections when they are above 0, however small.
 
@@ -53,7 +53,7 @@ def distilled_transition(transition: Float[Tensor, "K K"], keep: Bool[Tensor, " 
     """Reduce the chain to the kept contexts, in their original order (Theorem 1, Algorithm 2 for MPC).
 
     R11 + R12 (I - R22)^-1 R21: the chain watched only while it is in a kept context. Rows sum to one, and the
-    stationary law is that of the full chain restricted to the kept contexts and normalised.
+    stationary distribution is that of the full chain restricted to the kept contexts and normalised.
 
     Where a removed context leads to no kept one (an absorbing spurious class: I - R22 is singular and the theorem
     does not apply), moves into it are refused: its columns are dropped and the other rows normalised without them;
@@ -137,7 +137,7 @@ def _refuse_dead_ends(matrix: Matrix, kept: NDArray[np.bool_]) -> Matrix:
 
 
 def _exits(matrix: Matrix, kept: NDArray[np.bool_]) -> Matrix:
-    """Give (I - R22)^-1 R21: for every other context, the law of the first kept context reached from it."""
+    """Return (I - R22)^-1 R21: for every other context, the distribution of the first kept context reached from it."""
     return _censored(matrix, kept)[1]
 
 
@@ -145,7 +145,7 @@ def _censored(matrix: Matrix, kept: NDArray[np.bool_]) -> tuple[Matrix, Matrix]:
     """Watch the chain only in the kept contexts.
 
     Returns:
-        Theorem 1's matrix, and for every other context the law of the first kept context reached from it.
+        Theorem 1's matrix, and for every other context the distribution of the first kept context reached from it.
     """
     order = np.concatenate([np.flatnonzero(kept), np.flatnonzero(~kept)])
     num_kept = int(kept.sum())

@@ -68,11 +68,11 @@ class MessagePass:
 
     @cached_property
     def unit_derivatives(self) -> Derivatives:
-        """Give the derivatives of the summed evidence, computed once."""
+        """Return the derivatives of the summed evidence, computed once."""
         return self.derivatives(torch.ones_like(self.forward.log_evidence))
 
     def weighted_derivatives(self, weights: Float[Tensor, " B"]) -> Derivatives:
-        """Give the derivatives of `weights @ log_evidence`; from the cache if there is one and all weights agree."""
+        """Return the derivatives of `weights @ log_evidence`; from the cache if there is one and all weights agree."""
         if "unit_derivatives" not in self.__dict__ or not bool((weights == weights[:1]).all()):
             return self.derivatives(weights)
         unit = self.unit_derivatives

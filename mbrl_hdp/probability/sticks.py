@@ -36,7 +36,7 @@ def stick_fractions(weights: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch
 
 
 def stick_log_jacobian(fractions: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Give log |d weights_{1..K-1} / d fractions| = sum_k (K - 1 - k) log(1 - fraction_k).
+    """Return log |d weights_{1..K-1} / d fractions| = sum_k (K - 1 - k) log(1 - fraction_k).
 
     A density of the fractions minus this (in logs) is the density of the weights on the simplex.
     """
@@ -48,14 +48,14 @@ def stick_log_jacobian(fractions: Float[Tensor, "*batch n"]) -> Float[Tensor, "*
 def beta_sticks_from_dirichlet(
     concentration: Float[Tensor, "*batch K"],
 ) -> tuple[Float[Tensor, "*batch K-1"], Float[Tensor, "*batch K-1"]]:
-    """Give the Beta parameters of the fractions whose weights are Dir(concentration): c_k and sum_{i>k} c_i."""
+    """Return the Beta parameters of the fractions whose weights are Dir(concentration): c_k and sum_{i>k} c_i."""
     return concentration[..., :-1], _tail_sums(concentration)[..., 1:]
 
 
 def dirichlet_from_beta_sticks(
     first: Float[Tensor, "*batch n"], second: Float[Tensor, "*batch n"]
 ) -> Float[Tensor, "*batch n+1"]:
-    """Give the Dirichlet that Beta(first_k, second_k) fractions make.
+    """Return the Dirichlet that Beta(first_k, second_k) fractions make.
 
     Only parameters of eq. (3)'s and (5)'s form, second_k = first_{k+1} + second_{k+1}, make one.
 
@@ -70,9 +70,9 @@ def dirichlet_from_beta_sticks(
 def row_concentrations(
     top_weights: Float[Tensor, " K"], row_concentration: float, stickiness: float
 ) -> Float[Tensor, "K+1 K"]:
-    """Give the Dirichlet parameters of eq. (3)'s rows: row 0 the initial law, row j the moves from context j.
+    """Return the Dirichlet parameters of eq. (3)'s rows: row 0 for `initial`, row j for the moves from context j.
 
-    row_concentration * top_weights, with `stickiness` added on the self-transition (not for the initial law).
+    row_concentration * top_weights, with `stickiness` added on the self-transition (not for the initial distribution).
     """
     size = top_weights.shape[-1]
     sticky = torch.cat([top_weights.new_zeros(1, size), torch.eye(size).to(top_weights)])

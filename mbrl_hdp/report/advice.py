@@ -123,14 +123,14 @@ _CHECKS: tuple[Callable[[Found], Iterator[tuple[str, str]]], ...] = (
 
 
 def _good_runs(found: Found, tolerance: float = 0.05) -> list[dict[str, Any]]:
-    """Give the runs whose held-out prediction is about as good as the best one's."""
+    """Return the runs whose held-out prediction is about as good as the best one's."""
     errors = [run["held_out_rmse"] for run in found["runs"] if run["held_out_rmse"] == run["held_out_rmse"]]
     best = min(errors, default=0.0)
     return [run for run in found["runs"] if run["held_out_rmse"] <= best * (1.0 + tolerance)]
 
 
 def _usual(found: Found) -> list[str]:
-    """Give the settings that matter most, with the direction they work in."""
+    """Return the settings that matter most, with the direction they work in."""
     return [*_thresholds(found), *_pull(found)]
 
 
@@ -152,7 +152,7 @@ def _thresholds(found: Found) -> list[str]:
 
 
 def _pull(found: Found) -> list[str]:
-    """Tell when the prior's pull on the rows is not small against the data."""
+    """Return when the prior's pull on the rows is not small against the data."""
     pull, fewest = found.get("row_concentration"), min(found["stationary"]) * found["num_transitions"]
     if pull is None or found["num_contexts"] == 1 or pull < 0.02 * fewest:
         return []
@@ -163,5 +163,5 @@ def _pull(found: Found) -> list[str]:
 
 
 def _rounded(value: float, largest: float = 0.9) -> float:
-    """Give one digit, as a person would type it."""
+    """Return one digit, as a person would type it."""
     return float(f"{min(value, largest):.1g}")

@@ -40,7 +40,7 @@ class ContextStrips:
 
     Attributes:
         truth: context that acted on every step, None where the environment does not tell.
-        belief: law of the context that acts next at every observation, None for agents without one.
+        belief: distribution of the context that acts next at every observation, None for agents without one.
         likely: most likely context of every step once its outcome is seen, None likewise.
         num_contexts: size of the numbering.
     """
@@ -277,6 +277,6 @@ def _handles(strips: ContextStrips, colours: list[Any], names: Sequence[str]) ->
 
 
 def _is_used(strips: ContextStrips, number: int) -> bool:
-    """Tell whether a learned context is ever believed in enough to be seen."""
+    """Return whether a learned context is ever believed in enough to be seen."""
     is_likely = strips.likely is not None and bool((strips.likely == number).any())
     return is_likely or (strips.belief is not None and bool(strips.belief[:, number].max() > 0.02))

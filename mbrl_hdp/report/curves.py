@@ -120,7 +120,7 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 
 def write_learning_curve(folder: str | Path, path: str | Path | None = None, true_contexts: int | None = None) -> Path:
-    """Draw one run's learning curve into its directory as learning_curve.png, or to another path; give the path."""
+    """Draw one run's learning curve into its directory as learning_curve.png, or to another path; return the path."""
     target = Path(folder) / FILE_NAME if path is None else Path(path)
     figure = learning_curve([folder], true_contexts)
     with atomic_path(target) as temporary:
@@ -193,7 +193,7 @@ def _draw_curve(ax: Any, runs: list[RunHistory], colour: Any, label: str | None 
 
 
 def _band(runs: list[RunHistory]) -> tuple[Column, Column, Column, Column]:
-    """Give episodes, mean, lower and upper edge; seeds are compared where all of them have been evaluated."""
+    """Return episodes, mean, lower and upper edge; seeds are compared where all of them have been evaluated."""
     if len(runs) == 1:
         episodes, mean, std = runs[0].evaluations
         return episodes, mean, mean - std, mean + std

@@ -1,4 +1,4 @@
-"""Figures of a fitted model: transition matrices, stationary law, contexts over time."""
+"""Figures of a fitted model: transition matrices, stationary distribution, contexts over time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_EPISODES, _MAX_STEPS, _MAX_COLUMNS = 3, 200, 4
 def save_figures(
     model: ContextModel, data: Trajectories, summary: FitSummary, folder: Path, obs_names: Sequence[str] = ()
 ) -> list[Path]:
-    """Write transition.png, stationary.png and contexts.png; give their paths."""
+    """Write transition.png, stationary.png and contexts.png; return their paths."""
     figures = {
         "transition.png": transition_figure(model, summary),
         "stationary.png": stationary_figure(summary),
@@ -40,7 +40,7 @@ def save_figures(
 
 
 def context_colours(num_contexts: int) -> list[Any]:
-    """Give one colour a context: seven that everybody can tell apart, an even scale beyond."""
+    """Return one colour a context: seven that everybody can tell apart, an even scale beyond."""
     if num_contexts <= len(_COLOURS):
         return list(_COLOURS[:num_contexts])
     return [colormaps["viridis"](value) for value in np.linspace(0.0, 1.0, num_contexts)]

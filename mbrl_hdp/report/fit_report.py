@@ -12,7 +12,7 @@ from mbrl_hdp.report.summary import summarise
 
 
 def write_fit_report(model: ContextModel, data: Trajectories, folder: Path, obs_names: Sequence[str] = ()) -> str:
-    """Write summary.json, report.txt and the figures to a folder; give the text to print.
+    """Write summary.json, report.txt and the figures to a folder; return the text to print.
 
     Args:
         model: the fitted model.

@@ -52,7 +52,7 @@ class FitSummary:
         max_contexts: slots that there were.
         slots: slot of every context, in order.
         stationary: long-run share of time of every context.
-        initial: law of the first context.
+        initial: distribution of the first context.
         transition: p(next context | context).
         mean_dwell: expected steps until a context is left.
         slot_mass: long-run share of time of every slot before distillation.
@@ -90,7 +90,7 @@ class FitSummary:
     advice: Advice
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the content of summary.json; what is unknown is null."""
+        """Return the content of summary.json; what is unknown is null."""
         truth = None if self.truth is None else asdict(self.truth)
         words = {
             **{key: value for key, value in asdict(self).items() if key not in {"truth", "advice"}},
@@ -112,7 +112,7 @@ class FitSummary:
             path.write_text(self.text() + "\n")
 
     def text(self) -> str:
-        """Give the printed summary."""
+        """Return the printed summary."""
         blocks = [_found(self), _contexts(self), _how_sure(self), _truth(self), _what_to_change(self)]
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -150,13 +150,13 @@ def summarise(model: ContextModel, data: Trajectories) -> FitSummary:
 
 
 def slot_mass(model: ContextModel) -> Float[np.ndarray, " K"]:
-    """Give the stationary law of all slots, before distillation."""
+    """Return the stationary distribution of all slots, before distillation."""
     chain = model.posterior().chain
     return stationary(chain.transition, chain.initial).double().numpy()
 
 
 def threshold_of(model: ContextModel) -> float | None:
-    """Give the mass below which the distillation rule drops a slot, where it has such a threshold."""
+    """Return the mass below which the distillation rule drops a slot, where it has such a threshold."""
     value = getattr(model.parts.distillation.config, "test_threshold", None)
     return None if value is None else float(value)
 
@@ -240,7 +240,7 @@ def _what_to_change(summary: FitSummary) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Give what JSON can hold: numbers that are not finite become null."""
+    """Return what JSON can hold: numbers that are not finite become null."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The paper's two distillation rules (Algorithm 2): by the stationary law (a), by the shared weights (b)."""
+"""The paper's two distillation rules (Algorithm 2): by the stationary distribution (a), by the shared weights (b)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ThresholdConfig:
 class ThresholdRule(Distiller):
     """Keep the contexts whose mass reaches a threshold, one for training and one for extraction.
 
-    Mass is counted among the slots that are still active: by Theorem 1 (b) that is the law of the reduced chain.
+    Mass is counted among the slots that are still active: by Theorem 1 (b) that is the mass in the reduced chain.
     """
 
     def __init__(self, train_threshold: float = 0.05, test_threshold: float = 0.02) -> None:
@@ -55,22 +55,22 @@ class ThresholdRule(Distiller):
 
     @abstractmethod
     def mass(self, posterior: ContextPosterior) -> Float[Tensor, " K"]:
-        """Give the vector v of Algorithm 2, which sums to 1."""
+        """Return the vector v of Algorithm 2, which sums to 1."""
 
 
 class StationaryRule(ThresholdRule):
     """Rule (a): v = v R, the long-run share of time in each context of the expected chain."""
 
     def mass(self, posterior: ContextPosterior) -> Float[Tensor, " K"]:
-        """Give the stationary law, reached from `initial` where the chain is reducible."""
+        """Return the stationary distribution, reached from `initial` where the chain is reducible."""
         return stationary(posterior.chain.transition, posterior.chain.initial)
 
 
 class BetaRule(ThresholdRule):
-    """Rule (b): v = the HDP's shared weights; no stationary law needed."""
+    """Rule (b): v = the HDP's shared weights; no stationary distribution needed."""
 
     def mass(self, posterior: ContextPosterior) -> Float[Tensor, " K"]:
-        """Give the shared weights.
+        """Return the shared weights.
 
         Raises:
             ConfigError: the prior has none.

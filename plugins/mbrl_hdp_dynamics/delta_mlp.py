@@ -38,7 +38,7 @@ class DeltaMlpDynamics(StructuredDynamics):
         super().__init__(task, task.obs_dim + task.act_dim + len(angles), task.obs_dim, config)
 
     def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch I"]:
-        """Give obs with every angle replaced by its sine and cosine, then act."""
+        """Return obs with every angle replaced by its sine and cosine, then act."""
         if not self.angles:
             return torch.cat([obs, act], -1)
         parts: list[Tensor] = []
@@ -50,11 +50,11 @@ class DeltaMlpDynamics(StructuredDynamics):
         return torch.cat([*parts, obs[..., begin:], act], -1)
 
     def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
-        """Give next_obs - obs."""
+        """Return next_obs - obs."""
         return next_obs - obs
 
     def advance(self, obs: Float[Tensor, "*batch S"], change: Float[Tensor, "*batch O"]) -> Float[Tensor, "*batch S"]:
-        """Give obs + change."""
+        """Return obs + change."""
         return obs + change
 
     def begin_rollout(
@@ -63,7 +63,7 @@ class DeltaMlpDynamics(StructuredDynamics):
         paths: Int[Tensor, "paths steps"],
         generator: torch.Generator | None = None,
     ) -> Rollout:
-        """Give a compiled rollout where there is one; plans on the same path share their noise.
+        """Return a compiled rollout where there is one; plans on the same path share their noise.
 
         Raises:
             DataError: on an observation of the wrong width or a context that does not exist.
@@ -83,7 +83,7 @@ class DeltaMlpDynamics(StructuredDynamics):
         return DeltaRollout(*networks, obs, paths, noise)
 
     def _is_compiled_for(self, obs: Tensor) -> bool:
-        """Tell whether the kernel serves: one hidden layer, single precision, CPU, no gradient asked for."""
+        """Return whether the kernel serves: one hidden layer, single precision, CPU, no gradient asked for."""
         tensors = obs, self.heads.weights[0]
         return (
             len(self.heads.weights) == 2

@@ -44,13 +44,13 @@ class DroneDynamics(StructuredDynamics):
         self.uses_next = config.integrate == "next"
 
     def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch I"]:
-        """Give angular velocity, velocity, sin and cos of the angles, act, act^2."""
+        """Return angular velocity, velocity, sin and cos of the angles, act, act^2."""
         angles = obs[..., _ATTITUDE]
         parts = [obs[..., _SPIN], obs[..., _VELOCITY], angles.sin(), angles.cos(), act, act.square()]
         return torch.cat(parts, -1)
 
     def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
-        """Give the changes of velocity and angular velocity."""
+        """Return the changes of velocity and angular velocity."""
         return (next_obs - obs)[..., 6:]
 
     def advance(self, obs: Float[Tensor, "*batch S"], change: Float[Tensor, "*batch O"]) -> Float[Tensor, "*batch S"]:
@@ -63,7 +63,7 @@ class DroneDynamics(StructuredDynamics):
 
 
 def euler_rates(attitude: Float[Tensor, "*batch 3"], spin: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-    """Give the rates of roll, pitch, yaw (R = Rz(yaw) Ry(pitch) Rx(roll)) from the WORLD angular velocity.
+    """Return the rates of roll, pitch, yaw (R = Rz(yaw) Ry(pitch) Rx(roll)) from the WORLD angular velocity.
 
     roll' = (cos(yaw) wx + sin(yaw) wy) / cos(pitch), pitch' = -sin(yaw) wx + cos(yaw) wy,
     yaw' = wz + sin(pitch) roll'. Near the gimbal lock |cos(pitch)| is kept above 0.01, so that rates stay finite.

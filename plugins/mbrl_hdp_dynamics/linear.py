@@ -77,7 +77,7 @@ class LinearDynamics(DeltaMlpDynamics):
         self.raw_log_std[head] = self._raw_of(covariance.diagonal().sqrt())
 
     def _raw_of(self, std: Tensor) -> Tensor:
-        """Give the parameter of a noise std; a std at or below the floor gets a parameter just above it."""
+        """Return the parameter of a noise std; a std at or below the floor gets a parameter just above it."""
         floor = float(self.std_floor)
         excess = (std.square() - floor**2).clamp_min(max(1e-2 * floor, 1e-6) ** 2)
         return 0.5 * excess.log().to(self.raw_log_std.dtype)
@@ -113,7 +113,7 @@ class FullNoiseDynamics(LinearDynamics):
         return (factor @ standard[..., None])[..., 0]
 
     def _noise_factor(self) -> Tensor:
-        """Give F with covariance F F^T: F = diag(std) (I + lower)^-1."""
+        """Return F with covariance F F^T: F = diag(std) (I + lower)^-1."""
         inverse = torch.linalg.solve_triangular(
             self._whitening(), torch.eye(self.obs_dim).to(self.lower).expand_as(self.lower), upper=False
         )

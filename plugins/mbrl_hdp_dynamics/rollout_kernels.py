@@ -34,14 +34,14 @@ _HALF_PI_LOW = np.float32(np.pi / 2 - 1.5703125)
 @compiled
 @no_type_check
 def _rounded_up(rows: int) -> int:
-    """Give the width that `rows` take: what is left over after whole vectors would be computed one by one."""
+    """Return the width that `rows` take: what is left over after whole vectors would be computed one by one."""
     return (rows + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
 @compiled
 @no_type_check
 def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
-    """Give sine and cosine of `rows` angles to single precision.
+    """Return sine and cosine of `rows` angles to single precision.
 
     Quadrant and Taylor polynomials on [-pi/4, pi/4], without branches: the library's functions are not vectorised.
     """
@@ -151,7 +151,7 @@ class DeltaRollout:
     def __call__(
         self, acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"]
     ) -> Float[Tensor, "steps paths rows S"]:
-        """Give where every plan leads on every path.
+        """Return where every plan leads on every path.
 
         Raises:
             DataError: on plans of another length or width.
@@ -170,7 +170,7 @@ class DeltaRollout:
 
 
 def _array(tensor: Tensor) -> Array:
-    """Give the numbers of a tensor on the CPU; a view where they lie in order."""
+    """Return the numbers of a tensor on the CPU; a view where they lie in order."""
     return tensor.detach().contiguous().numpy()
 
 

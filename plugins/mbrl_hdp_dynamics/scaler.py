@@ -50,13 +50,13 @@ class ColumnScaler(nn.Module):
         self.inverse_scale.copy_(torch.where(spread > 0, 1.0 / spread, 0.0))
 
     def forward(self, rows: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """Give (rows - centre) / scale in the precision of this module."""
+        """Return (rows - centre) / scale in the precision of this module."""
         return ((rows - self.centre) * self.inverse_scale).to(self.centre.dtype)
 
     def undo(self, rows: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """Give rows * scale + centre."""
+        """Return rows * scale + centre."""
         return torch.addcmul(self.centre, rows, self.scale)
 
     def log_volume(self) -> Float[Tensor, ""]:
-        """Give the logarithm of the product of the scales: log |d rows / d scaled| over the columns that vary."""
+        """Return the logarithm of the product of the scales: log |d rows / d scaled| over the columns that vary."""
         return torch.where(self.scale > 0, self.scale, 1.0).log().sum()

@@ -76,20 +76,20 @@ class StructuredDynamics(ContextDynamics):
 
     @abstractmethod
     def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch I"]:
-        """Give what the networks see, in the data's units."""
+        """Return what the networks see, in the data's units."""
 
     @abstractmethod
     def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
-        """Give the observed change that the networks predict."""
+        """Return the observed change that the networks predict."""
 
     @abstractmethod
     def advance(self, obs: Float[Tensor, "*batch S"], change: Float[Tensor, "*batch O"]) -> Float[Tensor, "*batch S"]:
-        """Give the next observation from the predicted change."""
+        """Return the next observation from the predicted change."""
 
     def log_prob(
         self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
     ) -> Float[Tensor, "batch K"]:
-        """Give log p(next_obs | obs, act, context=k) for every k, in the data's own units.
+        """Return log p(next_obs | obs, act, context=k) for every k, in the data's own units.
 
         Raises:
             DataError: on rows of the wrong width.
@@ -104,7 +104,7 @@ class StructuredDynamics(ContextDynamics):
         next_obs: Float[Tensor, "batch S"],
         slots: Int[Tensor, " n"],
     ) -> Float[Tensor, "batch n"]:
-        """Give `log_prob` of some contexts only; the others' networks do not run.
+        """Return `log_prob` of some contexts only; the others' networks do not run.
 
         Raises:
             DataError: on rows of the wrong width.
@@ -115,7 +115,7 @@ class StructuredDynamics(ContextDynamics):
     def predict(
         self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], context: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch S"]:
-        """Give the expected next observation of every row in its own context.
+        """Return the expected next observation of every row in its own context.
 
         Raises:
             DataError: on rows of the wrong width or a context that does not exist.
@@ -144,7 +144,7 @@ class StructuredDynamics(ContextDynamics):
         act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
         context: Int[Tensor, " paths"],
     ) -> Float[Tensor, "paths rows S"]:
-        """Give the expected next observation where all rows of path p are in context[p]; nothing is sorted."""
+        """Return the expected next observation where all rows of path p are in context[p]; nothing is sorted."""
         self._check_rows(obs, act)
         return self._step(obs, act.expand(*obs.shape[:2], -1), context).to(obs.dtype)
 
@@ -160,7 +160,7 @@ class StructuredDynamics(ContextDynamics):
         return self._step(obs, act.expand(*obs.shape[:2], -1), context, NoiseSource(generator)).to(obs.dtype)
 
     def log_prior(self) -> Float[Tensor, ""]:
-        """Give log p(theta): independent N(0, weight_std^2) on all weights and biases; the noise std has none."""
+        """Return log p(theta): independent N(0, weight_std^2) on all weights and biases; the noise std has none."""
         values = list(self.heads.parameters())
         count = sum(value.numel() for value in values)
         squares = torch.stack([value.square().sum() for value in values]).sum() / self.config.weight_std**2
@@ -196,7 +196,7 @@ class StructuredDynamics(ContextDynamics):
             self.raw_log_std.add_(_NOISE_SPREAD * spread * drawn.to(self.raw_log_std.device))
 
     def noise_std(self) -> Float[Tensor, "K O"]:
-        """Give the noise std of every context and target, in units of the target's spread."""
+        """Return the noise std of every context and target, in units of the target's spread."""
         return (self.std_floor**2 + (2.0 * self.raw_log_std).exp()).sqrt()
 
     def sharpen(self) -> None:
@@ -204,7 +204,7 @@ class StructuredDynamics(ContextDynamics):
         self.std_floor.fill_(min(self.config.final_std_floor, float(self.std_floor)))
 
     def _density_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the features and targets that carry density, a row each."""
+        """Return the features and targets that carry density, a row each."""
         return self.features(obs, act), self.targets(obs, next_obs)
 
     def _log_density(self, features: Tensor, targets: Tensor, slots: Tensor | None = None) -> Tensor:
@@ -215,7 +215,7 @@ class StructuredDynamics(ContextDynamics):
         return self.heads.log_density(inputs, scaled, inverse_std, offset, self.config.skip_share, slots)
 
     def _log_peak(self, std: Tensor) -> Tensor:
-        """Give the log density at the mean, in the data's units; constant targets have none."""
+        """Return the log density at the mean, in the data's units; constant targets have none."""
         log_peak = torch.where(self.target_scaler.scale > 0, -std.log() - 0.5 * _LOG_2PI, 0.0)
         return log_peak.sum(-1) - self.target_scaler.log_volume()
 
@@ -223,7 +223,7 @@ class StructuredDynamics(ContextDynamics):
         return self.advance(obs, self._change(self.features(obs, act), context, noise))
 
     def _change(self, features: Tensor, context: Tensor, noise: NoiseSource | None) -> Tensor:
-        """Give the change of every row: its expectation, or a draw if there is noise."""
+        """Return the change of every row: its expectation, or a draw if there is noise."""
         inputs = self.input_scaler(features)
         is_blocks = inputs.ndim > 2
         mean = self.heads.block_heads(inputs, context) if is_blocks else self.heads.own_head(inputs, context)
@@ -277,7 +277,7 @@ def require_dimensions(name: str, task: TaskSpec, obs_dim: int, act_dim: int, la
 
 
 def require_dt(name: str, dt: float | None, task: TaskSpec) -> float:
-    """Give the seconds per step: the setting, else the task's.
+    """Return the seconds per step: the setting, else the task's.
 
     Raises:
         ConfigError: if neither says.

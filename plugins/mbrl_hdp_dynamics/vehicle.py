@@ -44,11 +44,11 @@ class VehicleDynamics(StructuredDynamics):
         self.uses_all = config.density == "all"
 
     def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch I"]:
-        """Give vx, vy, cos, sin of the first car, then act."""
+        """Return vx, vy, cos, sin of the first car, then act."""
         return torch.cat([obs[..., 2:_COLUMNS], act], -1)
 
     def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
-        """Give the changes of vx, vy, cos, sin of the first car."""
+        """Return the changes of vx, vy, cos, sin of the first car."""
         return (next_obs - obs)[..., 2:_COLUMNS]
 
     def advance(self, obs: Float[Tensor, "*batch S"], change: Float[Tensor, "*batch O"]) -> Float[Tensor, "*batch S"]:
@@ -83,7 +83,7 @@ def _split_cars(obs: Tensor) -> Tensor:
 
 
 def _per_car(obs: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the cars `... cars 6` and their actions `... cars 2`, zero for all but the first."""
+    """Return the cars `... cars 6` and their actions `... cars 2`, zero for all but the first."""
     cars = _split_cars(obs)
     acts = act.new_zeros(*cars.shape[:-1], act.shape[-1])
     acts[..., 0, :] = act

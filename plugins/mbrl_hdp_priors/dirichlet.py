@@ -43,7 +43,7 @@ class DirichletPrior(DirichletRowsPrior):
         self.sample_rows(self.q_rows())
 
     def expected_prior_rows(self) -> Float[Tensor, "rows K"]:
-        """Give the rows' prior concentrations."""
+        """Return the rows' prior concentrations."""
         return self.prior_rows(torch.full_like(self.raw_rows[0], 1.0 / self.max_contexts))
 
 

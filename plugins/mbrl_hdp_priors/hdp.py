@@ -74,15 +74,15 @@ class HdpPrior(DirichletRowsPrior):
         self.sample_rows(self.q_rows())
 
     def top_sticks(self) -> Float[Tensor, " sticks"]:
-        """Give the expected stick fractions under q."""
+        """Return the expected stick fractions under q."""
         return _stick_from_raw(self.raw_top)
 
     def top_weights(self) -> Float[Tensor, " K"]:
-        """Give the expected shared weights under q (the sticks are independent, so E[beta] breaks E[nu])."""
+        """Return the expected shared weights under q (the sticks are independent, so E[beta] breaks E[nu])."""
         return stick_weights(self.top_sticks())
 
     def expected_prior_rows(self) -> Float[Tensor, "rows K"]:
-        """Give the rows' prior concentrations at the expected shared weights."""
+        """Return the rows' prior concentrations at the expected shared weights."""
         return self.prior_rows(self.top_weights())
 
     def permute_slots(self, order: Int[Tensor, " K"]) -> None:
@@ -92,7 +92,7 @@ class HdpPrior(DirichletRowsPrior):
             self.raw_top.copy_(self._raw_top_from(self.top_weights()[order]))
 
     def top_parameters(self) -> list[nn.Parameter]:
-        """Give the parameters of q(top_sticks), for an optimiser's group of their own."""
+        """Return the parameters of q(top_sticks), for an optimiser's group of their own."""
         return [self.raw_top]
 
     def _sample_top_weights(self) -> Float[Tensor, " K"]:
@@ -118,11 +118,11 @@ class BetaHdpPrior(HdpPrior):
     """
 
     def q_top_sticks(self) -> Float[Tensor, "2 sticks"]:
-        """Give the parameters of q(top_sticks[k]) = Beta(a_k, b_k)."""
+        """Return the parameters of q(top_sticks[k]) = Beta(a_k, b_k)."""
         return self.raw_top.exp() + _STICK_MARGIN
 
     def top_sticks(self) -> Float[Tensor, " sticks"]:
-        """Give the expected stick fractions under q, a / (a + b)."""
+        """Return the expected stick fractions under q, a / (a + b)."""
         q_sticks = self.q_top_sticks()
         return q_sticks[0] / q_sticks.sum(0)
 

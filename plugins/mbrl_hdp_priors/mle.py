@@ -25,7 +25,7 @@ class MlePrior(ContextPrior):
     """A chain of free logits: the Pyro program samples nothing, so the ELBO is the log-likelihood.
 
     Attributes:
-        raw_rows: logits, `K+1 K`; row 0 is the initial law. All start equal.
+        raw_rows: logits, `K+1 K`; row 0 is the initial distribution. All start equal.
     """
 
     def __init__(self, max_contexts: int) -> None:
@@ -43,7 +43,7 @@ class MlePrior(ContextPrior):
         """Sample nothing: there is no latent variable."""
 
     def mean_chain(self) -> ContextChain:
-        """Give the current chain."""
+        """Return the current chain."""
         with torch.no_grad():
             return self.model()
 
@@ -60,7 +60,7 @@ class MlePrior(ContextPrior):
             self.raw_rows.copy_(self.raw_rows[rows][:, order].clone())
 
     def row_parameters(self) -> list[nn.Parameter]:
-        """Give the logits, for an optimiser's group of their own."""
+        """Return the logits, for an optimiser's group of their own."""
         return [self.raw_rows]
 
 

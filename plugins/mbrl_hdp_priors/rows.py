@@ -1,7 +1,7 @@
 """The Dirichlet posterior of the chain's rows, shared by the priors whose rows are Dirichlet given their weights.
 
 The truncated stick-breaking rows of eq. (3) and (5) are exactly Dirichlets (tests/probability shows it), so the rows
-are held as K+1 concentration vectors: row 0 is the initial law, row j+1 is context j's.
+are held as K+1 concentration vectors: row 0 is the initial distribution, row j+1 is context j's.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class DirichletRowsPrior(ContextPrior):
 
     @abstractmethod
     def expected_prior_rows(self) -> Float[Tensor, "rows K"]:
-        """Give the prior's concentrations, averaged over q of whatever they depend on."""
+        """Return the prior's concentrations, averaged over q of whatever they depend on."""
 
     def prior_rows(self, weights: Float[Tensor, " K"]) -> Float[Tensor, "rows K"]:
-        """Give the rows' prior concentrations at given shared weights; eq. (3)."""
+        """Return the rows' prior concentrations at given shared weights; eq. (3)."""
         rows = row_concentrations(weights, self.row_concentration, self.stickiness)
         return rows.clamp_min(MIN_CONCENTRATION)
 
     def q_rows(self) -> Float[Tensor, "rows K"]:
-        """Give the concentrations of q(rows)."""
+        """Return the concentrations of q(rows)."""
         return self.raw_rows.exp() + MIN_CONCENTRATION
 
     def sample_rows(self, concentrations: Float[Tensor, "rows K"]) -> ContextChain:
@@ -62,7 +62,7 @@ class DirichletRowsPrior(ContextPrior):
         return ContextChain(rows[0], rows[1:])
 
     def mean_chain(self) -> ContextChain:
-        """Give the expected chain under q: E[rows] = q_rows / sum(q_rows)."""
+        """Return the expected chain under q: E[rows] = q_rows / sum(q_rows)."""
         q_rows = self.q_rows().detach()
         rows = q_rows / q_rows.sum(-1, keepdim=True)
         return ContextChain(rows[0], rows[1:])
@@ -89,7 +89,7 @@ class DirichletRowsPrior(ContextPrior):
             self.raw_rows.copy_(self.raw_rows[rows][:, order].clone())
 
     def row_parameters(self) -> list[nn.Parameter]:
-        """Give the parameters of q(rows), for an optimiser's group of their own."""
+        """Return the parameters of q(rows), for an optimiser's group of their own."""
         return [self.raw_rows]
 
     def _set_q_rows(self, q_rows: Float[Tensor, "rows K"]) -> None:
@@ -97,5 +97,5 @@ class DirichletRowsPrior(ContextPrior):
 
 
 def paper_stickiness(max_contexts: int) -> float:
-    """Give the paper's default stickiness, kappa = 3K/5 (hyper-parameter table of model learning)."""
+    """Return the paper's default stickiness, kappa = 3K/5 (hyper-parameter table of model learning)."""
     return 3.0 * max_contexts / 5.0

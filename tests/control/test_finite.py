@@ -39,7 +39,7 @@ TINY = FiniteCmdp(
 
 
 def paths_of(problem):
-    """Give every path of contexts and states with its probability under given acts."""
+    """Return every path of contexts and states with its probability under given acts."""
     num_contexts, num_states, _ = problem.reward.shape
     contexts = itertools.product(range(num_contexts), repeat=problem.horizon)
     return itertools.product(contexts, itertools.product(range(num_states), repeat=problem.horizon))

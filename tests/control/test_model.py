@@ -1,4 +1,4 @@
-"""The belief model: both modes have the law of the learned model; the fast evaluation equals mbrl-lib's."""
+"""The belief model: both modes have the distribution of the learned model; the fast evaluation equals mbrl-lib's."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def make_env(model, termination=never, seed=0, act_dim=1, **settings):
 
 
 def roll(model, num, seed):
-    """Give states `T num S` of a plan from one packed observation."""
+    """Return states `T num S` of a plan from one packed observation."""
     generator = torch.Generator().manual_seed(seed)
     state = model.reset(np.tile(PACKED, (num, 1)), generator)
     states = []
@@ -79,7 +79,7 @@ def test_both_modes_have_the_law_of_the_states(affine_model):
     for one, other in zip(drawn, filtered, strict=True):
         assert_same_mean(one, other)
         assert_same_mean(one.square(), other.square())
-    # Contexts leave their mark on pairs of steps: the law of whole trajectories, not only of single states.
+    # Contexts leave their mark on pairs of steps: the distribution of whole trajectories, not only of single states.
     for step in range(len(PLAN) - 1):
         assert_same_mean(drawn[step] * drawn[step + 1], filtered[step] * filtered[step + 1])
     exact, last = enumerated_mean(model), drawn[-1]

@@ -211,7 +211,7 @@ class RecordedReplay:
 
 
 def same_draws(recorded, num_updates, act_dim, size):
-    """Give the minibatches and the noise that the fast version used."""
+    """Return the minibatches and the noise that the fast version used."""
     generator = torch.Generator()
     for batch, state in recorded.drawn:
         generator.set_state(state)

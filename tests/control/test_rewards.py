@@ -58,7 +58,7 @@ class TestPlanning:
     RESTLESS = ((0.1, 0.9), (0.95, 0.05))
 
     def expected_gain(self, belief, num_steps):
-        """Give E[d reward / d act] of every step of a plan: belief @ transition^t @ gains."""
+        """Return E[d reward / d act] of every step of a plan: belief @ transition^t @ gains."""
         laws = [np.asarray(belief) @ np.linalg.matrix_power(np.array(self.RESTLESS), t) for t in range(num_steps)]
         return np.array(laws) @ [1.0, -0.8]
 
@@ -194,7 +194,7 @@ def steps_like(data, seed=7):
 
 
 def error_of(reward, slot, model):
-    """Give the error against the formula on steps of a context, from episodes that nobody has seen."""
+    """Return the error against the formula on steps of a context, from episodes that nobody has seen."""
     fresh = world_data(model, seed=99)
     is_slot = fresh.context == slot
     act, next_obs = (torch.as_tensor(part[is_slot], dtype=torch.float32) for part in (fresh.act, fresh.obs[:, 1:]))

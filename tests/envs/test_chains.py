@@ -1,4 +1,4 @@
-"""The laws of the hidden context against closed forms, enumeration and replayed uniform numbers."""
+"""The distributions of the hidden context against closed forms, enumeration and replayed uniform numbers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def fitted(data, **changes):
 
 class TestEarlyStop:
     def watch(self, values, **changes):
-        """Run through values; give the step after which it ended and the state it kept (the step)."""
+        """Run through values; return the step after which it ended and the state it kept (the step)."""
         now = {"step": -1}
         settings = {"patience": 2, "tolerance": 0.1, "every": 1, "first_step": 0} | changes
         watch = EarlyStop(**settings, snapshot=lambda: now["step"])

@@ -9,7 +9,7 @@ from mbrl_hdp.testing import check_distiller
 from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
 from mbrl_hdp_distillers import BetaRule, StationaryRule, ThresholdConfig
 
-# Stationary law, by hand: p0 = 0.6, p1 = 0.3, p2 = 0.1 (detailed balance: p0*.1 = p1*.2, p0*.05 = p2*.3, p1*.1=p2*.3).
+# Stationary, by hand: p0 = 0.6, p1 = 0.3, p2 = 0.1 (detailed balance: p0*.1 = p1*.2, p0*.05 = p2*.3, p1*.1=p2*.3).
 TRANSITION = torch.tensor([[0.85, 0.10, 0.05], [0.20, 0.70, 0.10], [0.30, 0.30, 0.40]], dtype=torch.float64)
 CHAIN = ContextChain(torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64), TRANSITION)
 TOP = torch.tensor([0.05, 0.60, 0.35], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The built-in priors: their laws, their variational distributions, their closed-form steps."""
+"""The built-in priors: their distributions, their variational distributions, their closed-form steps."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Stationary laws and Theorem 1, against exact fractions and as properties over random chains."""
+"""Stationary distributions and Theorem 1, against exact fractions and as properties over random chains."""
 
 from fractions import Fraction
 
@@ -88,7 +88,7 @@ def test_theorem_1_and_the_policy_form(case):
     # (a) a valid transition matrix
     torch.testing.assert_close(distilled.sum(1), torch.ones(len(distilled), dtype=torch.float64), rtol=1e-12, atol=0)
     torch.testing.assert_close(policy.sum(1), torch.ones(len(policy), dtype=torch.float64), rtol=1e-12, atol=0)
-    # (b) whose stationary law is the full one's, restricted and normalised
+    # (b) whose stationary distribution is the full one's, restricted and normalised
     full = stationary(transition)
     torch.testing.assert_close(full, exact_stationary(transition), rtol=1e-11, atol=0)
     restricted = full[keep] / full[keep].sum()
@@ -124,7 +124,7 @@ def test_a_reducible_chain_is_averaged_from_its_start():
     for _ in range(20_000):
         average, law = average + law / 20_000, law @ transition
     torch.testing.assert_close(stationary(transition, begin), average, rtol=0, atol=2e-4)
-    # From context 0: 0.2 to the absorbing one, 0.8 to the pair with law (1/3, 2/3).
+    # From context 0: 0.2 to the absorbing one, 0.8 to the pair with distribution (1/3, 2/3).
     uniform = torch.tensor([0.0, 0.25 + 0.05, 0.7 / 3, 1.4 / 3], dtype=torch.float64)
     torch.testing.assert_close(stationary(transition), uniform)
 

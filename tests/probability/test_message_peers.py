@@ -38,7 +38,7 @@ def test_equals_hmmlearn(problem):
 
 def test_equals_pyro_with_gradient(problem):
     chain, observations, log_lik = problem
-    # Pyro's initial law is that of the context before the first move.
+    # Pyro's initial distribution is that of the context before the first move.
     before = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64, requires_grad=True)
     transition = chain.transition.clone().requires_grad_()
     peer = dist.DiscreteHMM(before.log(), transition.log(), dist.Normal(MEANS, SCALES), duration=80)

@@ -80,10 +80,10 @@ def test_rows_follow_equation_3():
     rows = row_concentrations(top_weights, alpha, kappa)
     first, second = beta_sticks_from_dirichlet(rows)
     for j in range(4):
-        for k in range(1, 3):  # the paper counts from 1; row 0 is the initial law
+        for k in range(1, 3):  # the paper counts from 1; row 0 is the initial distribution
             delta = [float(i == j) for i in range(1, 4)]
             shape = alpha * top_weights[k - 1] + kappa * delta[k - 1]
-            # The initial law has no sticky mass (DESIGN, section 5), so its total is alpha.
+            # The initial distribution has no sticky mass (DESIGN, section 5), so its total is alpha.
             rest = alpha + (kappa if j else 0.0) - sum(alpha * top_weights[i] + kappa * delta[i] for i in range(k))
             torch.testing.assert_close(first[j, k - 1], shape)
             torch.testing.assert_close(second[j, k - 1], rest)

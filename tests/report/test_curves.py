@@ -30,7 +30,7 @@ ROWS = [(10, -20.5, 5, 3.0, 1.5), (12, 1.0, 3, None, None), (14, 30.0, 2, 41.0, 
 
 
 def lines_of(ax):
-    """Give (x, y, linestyle) of every line."""
+    """Return (x, y, linestyle) of every line."""
     return [(list(line.get_xdata()), list(line.get_ydata()), line.get_linestyle()) for line in ax.get_lines()]
 
 

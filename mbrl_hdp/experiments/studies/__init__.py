@@ -21,11 +21,11 @@ _STUDIES = {
 
 
 def study_names() -> list[str]:
-    """Give every study's name."""
+    """Return every study's name."""
     return list(_STUDIES)
 
 
 def load_study(name: str) -> Study:
-    """Give a study by its name."""
+    """Return a study by its name."""
     study: Study = importlib.import_module(f"mbrl_hdp.experiments.studies.{_STUDIES[name]}").STUDY
     return study

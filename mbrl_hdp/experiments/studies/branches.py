@@ -55,12 +55,12 @@ class BranchingRun(Trainer):
 
 
 def branch_step(schedule: Schedule, num_steps: int) -> int:
-    """Give the first step at which the schedule distils."""
+    """Return the first step at which the schedule distils."""
     return min(math.ceil(schedule.distil_from * num_steps), num_steps)
 
 
 def run_branches(settings: Settings) -> Results:
-    """Train one cell with every threshold; give the scores of each, by threshold.
+    """Train one cell with every threshold; return the scores of each, by threshold.
 
     Settings are those of `cartpole_fit.fit_settings` with `thresholds` instead of a rule's own.
     """

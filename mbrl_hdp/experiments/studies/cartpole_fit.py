@@ -25,7 +25,7 @@ _HELD_OUT_SEED = 10_000
 
 
 def fit_settings(max_contexts: int, seed: int, is_quick: bool = False, **changes: Any) -> Settings:
-    """Give the settings of one fit: cart-pole hard with 500 trajectories and the defaults of `fit`, changed as told."""
+    """Return the settings of one fit: cart-pole hard, 500 trajectories, the defaults of `fit` with these changes."""
     settings: Settings = {
         "task": "cartpole",
         "actuation": [1.0, -1.0],
@@ -103,12 +103,12 @@ def part(registry: Registry, kind: str, words: Settings) -> Part:
 
 
 def largest(masses: Sequence[float], count: int = 6) -> list[float]:
-    """Give the largest masses in falling order."""
+    """Return the largest masses in falling order."""
     return sorted(map(float, masses), reverse=True)[:count]
 
 
 def switch_probability(transition: Any) -> float:
-    """Give the mean probability of leaving a context."""
+    """Return the mean probability of leaving a context."""
     return float(np.mean(1.0 - np.diag(np.asarray(transition, dtype=np.float64))))
 
 

@@ -16,7 +16,7 @@ _FEW = 3
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
-    """Give fits with the default concentration (those of `robust`) and with the paper's."""
+    """Return fits with the default concentration (those of `robust`) and with the paper's."""
     size, own = (3, range(100, 101)) if is_quick else (5, SEEDS)
     return [
         fit_settings(size, seed, is_quick, prior=_prior(concentration))
@@ -33,12 +33,12 @@ def _prior(concentration: float) -> Settings:
 
 
 def concentration_of(record: Record) -> float:
-    """Give a cell's row_concentration."""
+    """Return a cell's row_concentration."""
     return float(record.settings["prior"].get("row_concentration", CONCENTRATIONS[0]))
 
 
 def bias(record: Record) -> float:
-    """Give the learned switch probability over the empirical one, minus 1."""
+    """Return the learned switch probability over the empirical one, minus 1."""
     return float(record.results["switch"] / record.results["true_switch"] - 1.0)
 
 

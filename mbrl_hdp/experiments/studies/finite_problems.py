@@ -16,7 +16,7 @@ _HORIZONS = {4: 6, 6: 5, 9: 4}
 
 
 def switching_chain(rng: np.random.Generator, num_contexts: int, switch: float) -> Array:
-    """Give a chain that leaves every context with one probability, for the others at random."""
+    """Return a chain that leaves every context with one probability, for the others at random."""
     others = rng.dirichlet(np.ones(num_contexts - 1), num_contexts)
     chain = (1.0 - switch) * np.eye(num_contexts)
     chain[~np.eye(num_contexts, dtype=bool)] = switch * others.ravel()
@@ -24,7 +24,7 @@ def switching_chain(rng: np.random.Generator, num_contexts: int, switch: float) 
 
 
 def random_problem(rng: np.random.Generator) -> FiniteCmdp:
-    """Draw everything: 2-3 states, acts and contexts, laws uniform on their simplices, normal rewards."""
+    """Draw everything: 2-3 states, acts and contexts, distributions uniform on their simplices, normal rewards."""
     num_states, num_acts, num_contexts = (int(rng.integers(2, 4)) for _ in range(3))
     return FiniteCmdp(
         initial_state=rng.dirichlet(np.ones(num_states)),

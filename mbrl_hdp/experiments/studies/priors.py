@@ -15,7 +15,7 @@ SEEDS = range(100, 105)
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
-    """Give the fits of each prior, and its runs without any distillation."""
+    """Return the fits of each prior, and its runs without any distillation."""
     sizes, own = ((3,), range(100, 101)) if is_quick else (SIZES, SEEDS)
     found = []
     for seed in seeds or own:

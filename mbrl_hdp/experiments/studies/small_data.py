@@ -14,7 +14,7 @@ NUM_TRAJECTORIES = 100
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
-    """Give the fits on 100 trajectories."""
+    """Return the fits on 100 trajectories."""
     sizes, own = ((3,), range(100, 101)) if is_quick else (SIZES, SEEDS)
     return [
         fit_settings(size, seed, is_quick, num_trajectories=NUM_TRAJECTORIES) for size in sizes for seed in seeds or own

@@ -12,7 +12,7 @@ SEEDS = range(100, 103)
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
-    """Give fits with rising thresholds (the same in training and at extraction)."""
+    """Return fits with rising thresholds (the same in training and at extraction)."""
     size, own = (3, range(100, 101)) if is_quick else (5, SEEDS)
     return [
         fit_settings(
@@ -29,7 +29,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
 
 
 def page(records: list[Record]) -> Page:
-    """Tell what remains at each threshold."""
+    """Return what remains at each threshold."""
     rows = [
         [
             f"{record.settings['distillation']['train_threshold']:g}",

@@ -79,7 +79,7 @@ class Study:
 
 
 def cell_key(settings: Settings) -> str:
-    """Give a cell's identity: its settings as canonical JSON."""
+    """Return a cell's identity: its settings as canonical JSON."""
     return json.dumps(settings, sort_keys=True)
 
 

@@ -29,7 +29,7 @@ _LOW_FLOOR_SIZES = (5, 10)
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
-    """Give all sizes for the first seeds, then the rest, so that an unfinished table is even."""
+    """Return all sizes for the first seeds, then the rest, so that an unfinished table is even."""
     if is_quick:
         return [_cell(size, 100, is_quick) for size in (3, 5)]
     if seeds:
@@ -46,34 +46,34 @@ def _cell(size: int, seed: int, is_quick: bool = False, std_floor: float = STD_F
 
 
 def with_floor(records: list[Record], std_floor: float = STD_FLOOR) -> list[Record]:
-    """Give the records of one noise floor."""
+    """Return the records of one noise floor."""
     return [record for record in records if record.settings["dynamics"].get("std_floor") == std_floor]
 
 
 def planned_seeds(size: int) -> int:
-    """Give how many seeds a size asks for."""
+    """Return how many seeds a size asks for."""
     return len(_FEW) if size >= 100 else len(_MANY)
 
 
 def third(branch: Results) -> float:
-    """Give the stationary mass of the third context of the mean chain, before masking and extraction."""
+    """Return the stationary mass of the third context of the mean chain, before masking and extraction."""
     masses = branch["masses"]
     return float(masses[2]) if len(masses) > 2 else 0.0
 
 
 def third_weight(branch: Results) -> float:
-    """Give the third of the shared weights."""
+    """Return the third of the shared weights."""
     weights = branch["top_weights"]
     return float(weights[2]) if weights and len(weights) > 2 else 0.0
 
 
 def branches_of(records: list[Record], size: int, threshold: float) -> list[Results]:
-    """Give the results of one cell of the table, one a seed."""
+    """Return the results of one cell of the table, one a seed."""
     return [record.results["branches"][str(threshold)] for record in records if record.settings["max_contexts"] == size]
 
 
 def sizes_of(records: list[Record]) -> list[int]:
-    """Give the sizes that have results, in rising order."""
+    """Return the sizes that have results, in rising order."""
     return sorted({record.settings["max_contexts"] for record in records})
 
 

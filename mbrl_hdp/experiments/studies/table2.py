@@ -62,7 +62,7 @@ _RUNS = Path("outputs") / "reproduce" / "table2"
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
-    """Give every agent on every failure with `profile=fast`, and C-SAC once with the paper's budget; gates first."""
+    """Return every agent on every failure with `profile=fast`, and C-SAC once with the paper's budget; gates first."""
     if is_quick:
         return [_cell("C-CEM", "hard", 100, "smoke")]
     pairs = [(failure, agent) for failure in FAILURES for agent in AGENTS]
@@ -103,7 +103,7 @@ def run(settings: Settings) -> Results:
 
 
 def learning_curve(rows: Sequence[Mapping[str, str]]) -> list[list[float]]:
-    """Give real episodes, return and seconds so far (evaluations left out) of every evaluation."""
+    """Return real episodes, return and seconds so far (evaluations left out) of every evaluation."""
     seconds, found = 0.0, []
     for row in rows:
         seconds += sum(float(row.get(name) or 0.0) for name in ("env_s", "act_s", "model_s", "agent_s"))
@@ -237,7 +237,7 @@ def _collapse_gate(records: list[Record]) -> list[Gate]:
 
 
 def largest_fall(curve: Sequence[float]) -> float:
-    """Give how far a learning curve falls below its best value so far, at most.
+    """Return how far a learning curve falls below its best value so far, at most.
 
     Example:
         >>> largest_fall([80.0, 88.0, 85.5, 89.0])

@@ -21,7 +21,7 @@ PAPER: dict[float, dict[int, float]] = {
 
 
 def chain_distance(chain: list[list[float]], reference: list[list[float]]) -> float:
-    """Give delta_K of two aligned chains; infinite where one of them does not have two contexts."""
+    """Return delta_K of two aligned chains; infinite where one of them does not have two contexts."""
     first, second = np.asarray(chain), np.asarray(reference)
     if first.shape != second.shape:
         return float("inf")
@@ -29,7 +29,7 @@ def chain_distance(chain: list[list[float]], reference: list[list[float]]) -> fl
 
 
 def distances(records: list[Record], size: int, threshold: float) -> list[float]:
-    """Give delta_K of every seed that has both K and the reference."""
+    """Return delta_K of every seed that has both K and the reference."""
     chains = {
         (record.settings["max_contexts"], record.settings["seed"]): record.results["branches"][str(threshold)]
         for record in records

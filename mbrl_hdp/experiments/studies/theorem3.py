@@ -33,7 +33,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
-    """Give families of random problems, a sweep of the switch probability, and the problems with a known answer."""
+    """Return families of random problems, a sweep of the switch probability, and the problems with a known answer."""
     size = {"num_problems": 3 if is_quick else _NUM_PROBLEMS, "discount": DISCOUNT}
     own = seeds or (SEEDS[:1] if is_quick else SEEDS)
     found = [{"family": family, "seed": seed, **size} for family in FAMILIES for seed in own]
@@ -62,7 +62,7 @@ def run(settings: Settings) -> Results:
 
 
 def is_clear(problem: FiniteCmdp, switch: float) -> bool:
-    """Tell whether a revealed problem is certain to have no hedging, so that gap and bound are equal.
+    """Return whether a revealed problem is certain to have no hedging, so that gap and bound are equal.
 
     Let the best act of Q_gt be better than the second by at least `margin`, and any two acts differ by `spread` at
     most. Acting by the last context loses at most `spread` at each switch. So after context z the act of Q_gt(., z) is
@@ -85,7 +85,7 @@ def _problem(settings: Settings, number: int) -> FiniteCmdp:
 
 
 def page(records: list[Record]) -> Page:
-    """Tell both sides of the theorem, where they meet, and where the printed text cannot be taken literally."""
+    """Return both sides of the theorem, where they meet, and where the printed text cannot be taken literally."""
     parts = [_INTRODUCTION, _family_table(records), _SINGLE, _single_table(records), _SWEEP, _sweep_table(records)]
     return Page("\n\n".join([*parts, _guessing_words(records), _printed_words(records)]), _gates(records))
 
@@ -114,7 +114,7 @@ _SWEEP = (
 
 
 def _of(records: Iterable[Record], name: str, **settings: Any) -> Numbers:
-    """Give one number of every problem of the cells with these settings."""
+    """Return one number of every problem of the cells with these settings."""
     return np.array([
         value
         for record in records
@@ -169,7 +169,7 @@ def _single_table(records: list[Record]) -> str:
 
 
 def per_switch(records: list[Record], switch: float) -> float:
-    """Give the mean gap per misidentified switch of the `revealed` problems."""
+    """Return the mean gap per misidentified switch of the `revealed` problems."""
     gap, count = (_of(records, name, family="revealed", switch=switch) for name in ("gap", "num_misidentified"))
     return float((gap / count).mean()) if len(gap) else float("nan")
 
@@ -194,7 +194,7 @@ def _sweep_table(records: list[Record]) -> str:
 
 
 def _guess_error(record: Record) -> float:
-    """Give the distance from sum_{t=1}^{H-1} discount^t switch."""
+    """Return the distance from sum_{t=1}^{H-1} discount^t switch."""
     switch, horizon = record.settings["switch"], guessing_problem(0.1).horizon
     expected = switch * sum(DISCOUNT**step for step in range(1, horizon))
     return max(abs(record.results[name][0] - expected) for name in ("gap", "switch_bound"))

@@ -28,14 +28,14 @@ class DwellConfig:
 
 
 class DwellPrior(ContextPrior):
-    """Stay with one probability in every context, else draw the next one from one shared law."""
+    """Stay with one probability in every context, else draw the next one from one shared distribution."""
 
     def __init__(self, max_contexts: int, config: DwellConfig) -> None:
         super().__init__(max_contexts)
         self.config = config
 
     def model(self) -> ContextChain:
-        """Sample the probability of staying and the law of the next context."""
+        """Sample the probability of staying and the distribution of the next context."""
         stay = pyro.sample("stay", dist.Beta(self.config.stay, self.config.leave))
         target = pyro.sample("target", dist.Dirichlet(torch.ones(self.max_contexts)))
         return ContextChain(target, stay * torch.eye(self.max_contexts) + (1 - stay) * target)
