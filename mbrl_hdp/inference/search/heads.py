@@ -1,0 +1,43 @@
+"""Heads linear in the features, by weighted ridge, each fold predicted from the others."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from mbrl_hdp.inference.search.rows import NUM_FOLDS, Rows
+
+
+def cross_predict(
+    rows: Rows,
+    features: Float[np.ndarray, "M D"],
+    targets: Float[np.ndarray, "M Y"],
+    weight: Float[np.ndarray, "M K"],
+    ridge: float,
+) -> Float[np.ndarray, "K M Y"]:
+    """Return what every context predicts for every row, from the rows of the other folds."""
+    num_contexts, width = weight.shape[1], features.shape[1]
+    predictions = np.empty((num_contexts, *targets.shape))
+    for context in range(num_contexts):
+        grams = np.empty((NUM_FOLDS, width, width))
+        moments = np.empty((NUM_FOLDS, width, targets.shape[1]))
+        for fold, index in enumerate(rows.fold_rows):
+            part = features[index]
+            scaled = part * weight[index, context : context + 1]
+            grams[fold], moments[fold] = scaled.T @ part, scaled.T @ targets[index]
+        gram, moment = grams.sum(0), moments.sum(0)
+        for fold, index in enumerate(rows.fold_rows):
+            head = solve_ridge(gram - grams[fold], moment - moments[fold], ridge)
+            predictions[context, index] = features[index] @ head
+    return predictions
+
+
+def solve_ridge(gram: np.ndarray, moment: np.ndarray, ridge: float) -> Float[np.ndarray, "D Y"]:
+    """Solve (gram + ridge) head = moment, with more ridge where rounding asks for it."""
+    while True:
+        try:
+            factor = cho_factor(gram + ridge * np.eye(len(gram)), check_finite=False)
+            return cho_solve(factor, moment, check_finite=False)
+        except LinAlgError:
+            ridge *= 100.0

@@ -1,0 +1,182 @@
+"""Moves of the search: split a context, hold labels longer, merge two contexts, drop a small one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from mbrl_hdp.inference.search.em import State, expect, maximise, run, start_state
+from mbrl_hdp.inference.search.features import Features, linear_features, monomials
+from mbrl_hdp.inference.search.growth import fitted, grow, loss, with_polynomials
+from mbrl_hdp.inference.search.heads import cross_predict
+from mbrl_hdp.inference.search.rows import Rows
+from mbrl_hdp.inference.search.starts import signed_splits
+
+# In the early steps of a split a step's evidence counts at most this much, and contexts are left this rarely.
+_VOTES = 1.0
+_LEAVE = 1e-2
+_RARELY = 1e-3
+_SMALLEST_SHARE = 0.02
+
+
+@dataclass
+class Candidate:
+    """A model and the features that its heads use."""
+
+    state: State
+    features: Features
+
+    @property
+    def num_contexts(self) -> int:
+        """Number of contexts."""
+        return self.state.num_contexts
+
+    def evidence(self) -> float:
+        """Return the cross-fitted log evidence of all data."""
+        return float(self.state.evidence.sum())
+
+
+def rebuilt_features(rows: Rows, features: Features, weight: Float[np.ndarray, "M K"], floor: float) -> Features:
+    """Choose the features anew for given context probabilities; the smaller set unless the larger is better."""
+    linear = linear_features(features.library)
+    first = grow(rows, linear, weight, floor)
+    polynomial = with_polynomials(rows, linear, weight, floor)
+    second = first if polynomial is linear else grow(rows, polynomial, weight, floor)
+    one, two = (loss(rows, fitted(rows, choice, weight, floor)) for choice in (first, second))
+    smaller, larger = ((one, first), (two, second)) if len(first) <= len(second) else ((two, second), (one, first))
+    return larger[1] if larger[0] < smaller[0] - 0.03 else smaller[1]
+
+
+def settle(rows: Rows, features: Features, weight: np.ndarray, floor: float, num_steps: int = 15) -> Candidate:
+    """Run EM from context probabilities."""
+    state = start_state(rows, weight, floor)
+    return Candidate(run(rows, features.values, state, num_steps), features)
+
+
+def rebuild(rows: Rows, candidate: Candidate, num_steps: int = 15) -> Candidate:
+    """Choose features for the candidate's contexts and run EM with them."""
+    state = candidate.state
+    features = rebuilt_features(rows, candidate.features, state.weight, state.noise.floor)
+    return settle(rows, features, state.weight, state.noise.floor, num_steps)
+
+
+def split(rows: Rows, parent: Candidate, context: int, seed: int = 0) -> list[Candidate]:
+    """Return divisions of one context, best first, after EM with the parent's features.
+
+    Every start is run as two heads on few features of what the context's head leaves over; the best two by evidence
+    (of different labels) go on with all features.
+    """
+    state = parent.state
+    share = state.weight[:, context]
+    residual = state.residuals[context]
+    spread = np.sqrt(np.average(np.square(residual), axis=0, weights=share + 1e-12))
+    scores = signed_splits(rows, residual / np.maximum(spread, state.noise.floor), share, seed, num_directions=1)
+    found: list[tuple[float, np.ndarray]] = []
+    widths: set[int] = set()
+    for degree in (1, 2, 3):
+        basis = Features(parent.features.library, monomials(parent.features.library, degree, 60))
+        if len(basis) in widths:
+            break
+        widths.add(len(basis))
+        found += [_two_heads(rows, state, context, score, basis.values) for score in scores]
+    found.sort(key=lambda pair: -pair[0])
+    kept: list[np.ndarray] = []
+    for _, weight in found:
+        if all(_agreement(weight[:, -2:], other[:, -2:]) < 0.9 for other in kept):
+            kept.append(weight)
+        if len(kept) == 3:
+            break
+    features = parent.features.with_terms(monomials(parent.features.library, 3, 60))
+    candidates = [settle(rows, features, weight, state.noise.floor) for weight in kept]
+    return sorted(candidates, key=lambda candidate: -candidate.evidence())
+
+
+def _agreement(one: np.ndarray, two: np.ndarray) -> float:
+    """Return the share of rows that two divisions put together, up to an exchange of the halves."""
+    total = min(one.sum(), two.sum()) + 1e-12
+    same = float((one * two).sum() / total)
+    crossed = float((one * two[:, ::-1]).sum() / total)
+    return max(same, crossed)
+
+
+def _two_heads(
+    rows: Rows, state: State, context: int, score: Float[np.ndarray, " M"], basis: Float[np.ndarray, "M D"]
+) -> tuple[float, Float[np.ndarray, "M K"]]:
+    """Run EM in which only the two halves of a context move; return the evidence and the context probabilities."""
+    others = [k for k in range(state.num_contexts) if k != context]
+    share = state.weight[:, context]
+    halves = np.stack([share * (0.5 + 0.45 * score), share * (0.5 - 0.45 * score)], 1)
+    trial = start_state(rows, np.concatenate([state.weight[:, others], halves], 1), state.noise.floor)
+    target = state.residuals[context]
+    fixed = state.residuals[others]
+    for step in range(16):
+        robust = 1.0 if trial.robust is None else trial.robust[:, -2:]
+        ridge = float(np.clip(np.diagonal(trial.noise.covariance).mean(), 1e-4, 1.0))
+        left = target - cross_predict(rows, basis, target, trial.weight[:, -2:] * robust, ridge)
+        trial.residuals = np.concatenate([fixed, left])
+        if trial.robust is None:
+            trial.noise.covariance = state.noise.covariance.copy()
+            trial.robust = trial.noise.log_density(trial.residuals)[1]
+        trial.noise.update(trial.residuals, trial.weight, trial.robust)
+        trial.log_lik, trial.robust = trial.noise.log_density(trial.residuals)
+        if step < 8:
+            expect(rows, trial, _VOTES, _LEAVE)
+        else:
+            expect(rows, trial)
+    return float(trial.evidence.sum()), trial.weight
+
+
+def hold_longer(rows: Rows, candidate: Candidate, num_steps: int = 6, leave: float = _RARELY) -> Candidate:
+    """Run EM on a very sticky chain with bounded votes, then free; return the better of before and after.
+
+    Labels that were exchanged on one side of where two heads agree then hold across.
+    """
+    again = candidate.state.copy()
+    run(rows, candidate.features.values, again, num_steps, _VOTES, leave)
+    run(rows, candidate.features.values, again, 15)
+    held = Candidate(again, candidate.features)
+    return held if held.evidence() > candidate.evidence() else candidate
+
+
+def without(rows: Rows, candidate: Candidate, merged: tuple[int, int]) -> Candidate:
+    """Return the candidate with two contexts made one."""
+    first, second = merged
+    weight = candidate.state.weight.copy()
+    weight[:, first] += weight[:, second]
+    weight = np.delete(weight, second, axis=1)
+    return settle(rows, candidate.features, weight, candidate.state.noise.floor)
+
+
+def drop_small(rows: Rows, candidate: Candidate, least: float = _SMALLEST_SHARE) -> Candidate:
+    """Remove contexts that own less than `least` of the rows."""
+    share = candidate.state.weight.mean(0)
+    if candidate.num_contexts == 1 or share.min() >= least:
+        return candidate
+    weight = np.delete(candidate.state.weight, int(share.argmin()), axis=1)
+    weight = weight / np.maximum(weight.sum(1, keepdims=True), 1e-9)
+    return drop_small(rows, settle(rows, candidate.features, weight, candidate.state.noise.floor), least)
+
+
+def nearest_pairs(rows: Rows, candidate: Candidate, count: int = 2) -> list[tuple[int, int]]:
+    """Return the pairs of contexts whose heads predict most alike where either is active."""
+    state = candidate.state
+    white = np.linalg.inv(np.linalg.cholesky(state.noise.covariance + state.noise.floor**2 * np.eye(len(state.noise.covariance))))
+    distances = []
+    for i in range(state.num_contexts):
+        for j in range(i + 1, state.num_contexts):
+            gap = np.square((state.residuals[i] - state.residuals[j]) @ white.T).sum(1)
+            weight = state.weight[:, i] + state.weight[:, j]
+            distances.append((float(np.log1p(gap) @ weight / weight.sum()), (i, j)))
+    return [pair for _, pair in sorted(distances)[:count]]
+
+
+def one_context(rows: Rows, features: Features, floor: float) -> Candidate:
+    """Return the model with one context and features grown for it."""
+    weight = np.ones((len(rows), 1))
+    chosen = rebuilt_features(rows, features, weight, floor)
+    state = fitted(rows, chosen, weight, floor)
+    maximise(rows, chosen.values, state)
+    expect(rows, state)
+    return Candidate(state, chosen)

@@ -1,0 +1,67 @@
+"""Is a context a region? The share of the switching entropy that state and action explain, cross-fitted."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from mbrl_hdp.inference.search.em import State, expect, sticky
+from mbrl_hdp.inference.search.forest import cross_probability
+from mbrl_hdp.inference.search.rows import Rows
+
+
+def region_share(rows: Rows, labels: Int[np.ndarray, " M"], pair: tuple[int, int]) -> float:
+    """Return 1 - H(switch | last context, x) / H(switch | last context) between two contexts.
+
+    Zero: when a switch happens does not depend on state and action. One: they decide it. A context that is a region
+    of the state space is near one, a hidden one near zero.
+    """
+    before = np.where(rows.previous >= 0, labels[rows.previous], -1)
+    explained = total = 0.0
+    for origin in pair:
+        index = np.flatnonzero((before == origin) & np.isin(labels, pair))
+        if len(index) < 50:
+            continue
+        event = (labels[index] != origin).astype(np.float64)
+        if event.sum() < 5 or event.sum() > len(event) - 5:
+            continue
+        fold = rows.fold[index]
+        chance = np.empty(len(index))
+        for number in np.unique(fold):
+            inside = fold == number
+            chance[inside] = (event[~inside].sum() + 0.5) / ((~inside).sum() + 1.0)
+        informed = cross_probability(rows.inputs[index], event, fold)
+        total += _surprise(event, chance)
+        explained += _surprise(event, chance) - _surprise(event, informed)
+    return max(0.0, explained / total) if total > 0.0 else 0.0
+
+
+def gated_evidence(rows: Rows, state: State, pair: tuple[int, int]) -> Float[np.ndarray, " N"]:
+    """Return the evidence of every episode if state and action alone decide between two contexts.
+
+    The pair becomes one context whose density is g(x) p_i(y | x) + (1 - g(x)) p_j(y | x), with g a cross-fitted forest:
+    one larger head without memory. Regions lose nothing by it, hidden contexts do.
+    """
+    first, second = pair
+    share = state.weight[:, first] + state.weight[:, second]
+    inside = share > 0.5
+    is_first = (state.weight[:, first] > state.weight[:, second]).astype(np.float64)
+    gate = cross_probability(rows.inputs, is_first, np.where(inside, rows.fold, -1))
+    both = np.logaddexp(
+        np.log(np.clip(gate, 1e-4, 1.0)) + state.log_lik[:, first],
+        np.log(np.clip(1.0 - gate, 1e-4, 1.0)) + state.log_lik[:, second],
+    )
+    merged = state.copy()
+    merged.log_lik = np.delete(state.log_lik, second, axis=1)
+    merged.log_lik[:, first] = both
+    merged.weight = np.delete(state.weight, second, axis=1)
+    merged.weight[:, first] = share
+    merged.transition = sticky(merged.num_contexts, 0.1)
+    for _ in range(4):
+        expect(rows, merged)
+    return merged.evidence
+
+
+def _surprise(event: np.ndarray, probability: np.ndarray) -> float:
+    probability = np.clip(probability, 1e-6, 1.0 - 1e-6)
+    return float(-(event * np.log(probability) + (1.0 - event) * np.log(1.0 - probability)).sum())

@@ -1,0 +1,124 @@
+"""Transitions as standardised rows, with the folds that cross-fitting uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mbrl_hdp.data.trajectories import Trajectories
+
+NUM_FOLDS = 4
+# With fewer episodes the folds are blocks of steps.
+_FEWEST_EPISODES = 10
+_BLOCK = 40
+
+
+@dataclass(frozen=True)
+class Rows:
+    """M observed transitions: inputs x = (obs, act) and targets y = next_obs - obs, both standardised.
+
+    Attributes:
+        inputs: standardised inputs, `M X`; columns that never vary are left out.
+        targets: standardised targets, `M Y`; columns that never vary are left out.
+        raw_inputs: the inputs in their own units, for sines and cosines.
+        input_center: mean of every input.
+        input_scale: spread of every input.
+        target_center: mean of every target.
+        target_scale: spread of every target.
+        input_columns: which of (obs, act) the inputs are.
+        target_columns: which of obs the targets are.
+        fold: fold of every row, `M`.
+        episode: episode of every row, `M`.
+        step: step of every row within its episode, `M`.
+        shape: number of episodes and of steps (padded).
+        lengths: steps of every episode.
+    """
+
+    inputs: Float[np.ndarray, "M X"]
+    targets: Float[np.ndarray, "M Y"]
+    raw_inputs: Float[np.ndarray, "M X"]
+    input_center: Float[np.ndarray, " X"]
+    input_scale: Float[np.ndarray, " X"]
+    target_center: Float[np.ndarray, " Y"]
+    target_scale: Float[np.ndarray, " Y"]
+    input_columns: Int[np.ndarray, " X"]
+    target_columns: Int[np.ndarray, " Y"]
+    fold: Int[np.ndarray, " M"]
+    episode: Int[np.ndarray, " M"]
+    step: Int[np.ndarray, " M"]
+    shape: tuple[int, int]
+    lengths: Int[np.ndarray, " N"]
+
+    def __len__(self) -> int:
+        """Return the number of transitions."""
+        return len(self.targets)
+
+    @cached_property
+    def fold_rows(self) -> list[Int[np.ndarray, " n"]]:
+        """Rows of every fold."""
+        return [np.flatnonzero(self.fold == fold) for fold in range(NUM_FOLDS)]
+
+    @cached_property
+    def previous(self) -> Int[np.ndarray, " M"]:
+        """Row of the step before every row, -1 where there is none."""
+        place = np.full(self.shape, -1)
+        place[self.episode, self.step] = np.arange(len(self))
+        before = np.concatenate([np.full((self.shape[0], 1), -1), place[:, :-1]], 1)
+        return before[self.episode, self.step]
+
+    def pad(self, values: Float[np.ndarray, "M *k"]) -> Float[np.ndarray, "N T *k"]:
+        """Return row values by episode and step, zero where nothing was observed."""
+        padded = np.zeros(self.shape + values.shape[1:])
+        padded[self.episode, self.step] = values
+        return padded
+
+    def flatten(self, padded: Float[np.ndarray, "N T *k"]) -> Float[np.ndarray, "M *k"]:
+        """Return what `pad` made, row by row."""
+        return padded[self.episode, self.step]
+
+    @cached_property
+    def length_tensor(self) -> Int[Tensor, " N"]:
+        """Lengths for the messages."""
+        return torch.as_tensor(self.lengths)
+
+
+def make_rows(data: Trajectories) -> Rows:
+    """Standardise the observed transitions of `data` and cut them into folds."""
+    is_observed = data.is_observed
+    episode, step = np.nonzero(is_observed)
+    raw = np.concatenate([data.obs[:, :-1], data.act], -1)[is_observed].astype(np.float64)
+    change = (data.obs[:, 1:].astype(np.float64) - data.obs[:, :-1])[is_observed]
+    inputs, targets = _varying(raw), _varying(change)
+    raw, change = raw[:, inputs], change[:, targets]
+    center, scale = raw.mean(0), raw.std(0)
+    target_center, target_scale = change.mean(0), change.std(0)
+    return Rows(
+        inputs=(raw - center) / scale,
+        targets=(change - target_center) / target_scale,
+        raw_inputs=raw,
+        input_center=center,
+        input_scale=scale,
+        target_center=target_center,
+        target_scale=target_scale,
+        input_columns=np.flatnonzero(inputs),
+        target_columns=np.flatnonzero(targets),
+        fold=_folds(episode, step, data.num_episodes),
+        episode=episode,
+        step=step,
+        shape=(data.num_episodes, data.max_steps),
+        lengths=data.lengths,
+    )
+
+
+def _varying(values: Float[np.ndarray, "M d"]) -> Bool[np.ndarray, " d"]:
+    return values.std(0) > 1e-9 * (np.abs(values).max(0) + 1e-12)
+
+
+def _folds(episode: np.ndarray, step: np.ndarray, num_episodes: int) -> Int[np.ndarray, " M"]:
+    group = episode if num_episodes >= _FEWEST_EPISODES else episode + step // _BLOCK
+    return group % NUM_FOLDS

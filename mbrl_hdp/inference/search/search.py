@@ -1,0 +1,246 @@
+"""The search: from one context upwards, every further one accepted only on evidence that nothing simpler explains."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.inference.search.evidence import enriched, gain_of
+from mbrl_hdp.inference.search.features import Features, Library, linear_features, monomials
+from mbrl_hdp.inference.search.moves import (
+    Candidate,
+    drop_small,
+    hold_longer,
+    nearest_pairs,
+    one_context,
+    rebuild,
+    settle,
+    split,
+    without,
+)
+from mbrl_hdp.inference.search.regions import gated_evidence, region_share
+from mbrl_hdp.inference.search.rows import Rows, make_rows
+
+FLOOR = 0.01
+SHARP_FLOOR = 0.002
+# A split must gain this many nats a row over a model without it, whose noise is as rich as the data asks for ...
+LEAST_GAIN = 0.03
+# ... and this many over one larger head that chooses between the halves by state and action alone.
+LEAST_BEYOND_GATE = 0.02
+# A gain within this many standard errors over episodes is chance.
+_ERRORS = 3.0
+_LEAST_CHEAP_GAIN = 0.015
+# Contexts that act for fewer steps on average are outliers, not contexts.
+_LEAST_STAY = 0.6
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was measured about one more context.
+
+    Attributes:
+        context: the context that was divided.
+        gain: evidence per row over the model without the division.
+        error: its standard error over episodes.
+        beyond_gate: evidence per row over a head that chooses by state and action.
+        region: share of the switching entropy that state and action explain.
+        stay: smaller probability of staying of the two halves.
+        is_accepted: whether the division stands.
+    """
+
+    context: int
+    gain: float
+    error: float
+    beyond_gate: float
+    region: float
+    stay: float
+    is_accepted: bool
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Contexts that the search found.
+
+    Attributes:
+        probability: probability of every context, `N T K`; rows of zeros where nothing was observed.
+        transition: chain, `K K`.
+        evidence: cross-fitted log evidence per transition.
+        regions: for every context, the largest share of the switching entropy with another that state and action
+            explain.
+        features: features of the heads.
+        history: verdicts on all divisions that were tried.
+        time_s: seconds of processor time.
+    """
+
+    probability: Float[np.ndarray, "N T K"]
+    transition: Float[np.ndarray, "K K"]
+    evidence: float
+    regions: Float[np.ndarray, " K"]
+    features: Features
+    history: list[Verdict]
+    time_s: float
+
+    @property
+    def num_contexts(self) -> int:
+        """Number of contexts."""
+        return len(self.transition)
+
+    @property
+    def labels(self) -> Int[np.ndarray, "N T"]:
+        """Most probable context of every step, -1 where nothing was observed."""
+        return np.where(self.probability.sum(-1) > 0.0, self.probability.argmax(-1), -1)
+
+
+@dataclass
+class _Search:
+    """The search under way: data, and the verdicts so far."""
+
+    rows: Rows
+    max_contexts: int
+    history: list[Verdict] = field(default_factory=list)
+
+    def run(self, current: Candidate) -> Candidate:
+        """Divide contexts until no division is accepted."""
+        while current.num_contexts < self.max_contexts:
+            current = self._widened(current)
+            better = self._divide(current)
+            if better is None:
+                break
+            current = self._pruned(better)
+        return current
+
+    def _widened(self, current: Candidate) -> Candidate:
+        """Give the model the features that its divisions would get, where they help."""
+        more = current.features.with_terms(monomials(current.features.library, 3, 60))
+        if len(more) == len(current.features):
+            return current
+        wide = self._with_features(current, more)
+        return wide if wide.evidence() > current.evidence() + 0.01 * len(self.rows) else current
+
+    def _with_features(self, current: Candidate, features: Features) -> Candidate:
+        return settle(self.rows, features, current.state.weight, current.state.noise.floor, 6)
+
+    def _divide(self, current: Candidate) -> Candidate | None:
+        null = enriched(self.rows, current)
+        for context in _by_potential(current):
+            child = self._child(current, context)
+            if child is None:
+                continue
+            verdict = self._judge(current, null, child, context)
+            self.history.append(verdict)
+            if verdict.is_accepted:
+                return child
+        return None
+
+    def _child(self, current: Candidate, context: int) -> Candidate | None:
+        """Return the best division of a context, None where it gains nothing even with plain noise."""
+        rows = self.rows
+        child = hold_longer(rows, split(rows, current, context)[0])
+        if child.evidence() - current.evidence() < _LEAST_CHEAP_GAIN * len(rows):
+            return None
+        again = hold_longer(rows, rebuild(rows, child))
+        return again if again.evidence() > child.evidence() else child
+
+    def _judge(self, current: Candidate, null: Candidate, child: Candidate, context: int) -> Verdict:
+        rows = self.rows
+        rich = enriched(rows, child)
+        union = current.features.with_terms(child.features.terms)
+        if len(union) > len(current.features):
+            other = enriched(rows, self._with_features(current, union))
+            null = other if other.evidence() > null.evidence() else null
+        gain, error = gain_of(rows, rich.state, null.state)
+        pair = rich.num_contexts - 2, rich.num_contexts - 1
+        beyond = float(rich.state.evidence.sum() - gated_evidence(rows, rich.state, pair).sum()) / len(rows)
+        region = region_share(rows, rich.state.weight.argmax(1), pair)
+        stay = float(np.diagonal(rich.state.transition)[list(pair)].min())
+        is_accepted = (
+            gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
+            and gain > _ERRORS * error
+            and beyond > LEAST_BEYOND_GATE
+            and stay > _LEAST_STAY
+        )
+        return Verdict(context, gain, error, beyond, region, stay, bool(is_accepted))
+
+    def _pruned(self, current: Candidate) -> Candidate:
+        """Remove contexts that the others explain as well: small ones, and pairs that became alike."""
+        rows = self.rows
+        current = drop_small(rows, current)
+        if current.num_contexts < 3:
+            return current
+        rich = enriched(rows, current)
+        for pair in nearest_pairs(rows, current) + _smallest(current):
+            fewer = hold_longer(rows, without(rows, current, pair))
+            gain, error = gain_of(rows, rich.state, enriched(rows, fewer).state)
+            if gain < max(LEAST_GAIN, _ERRORS * error):
+                return self._pruned(rebuild(rows, fewer))
+        return current
+
+
+def _by_potential(current: Candidate) -> list[int]:
+    """Return the contexts with something left to explain, the largest loss first."""
+    state = current.state
+    loss = np.array(
+        [float((state.log_lik[:, k] * state.weight[:, k]).sum()) / len(state.weight) for k in range(state.num_contexts)]
+    )
+    peak = state.noise.peak() * state.weight.mean(0)
+    potential = peak - loss
+    return [int(k) for k in np.argsort(-potential) if potential[k] > LEAST_GAIN]
+
+
+def _smallest(current: Candidate) -> list[tuple[int, int]]:
+    """Return the smallest context and the one whose head predicts its rows best, the larger one first."""
+    state = current.state
+    small = int(state.weight.sum(0).argmin())
+    fit = (state.log_lik * state.weight[:, small : small + 1]).sum(0)
+    fit[small] = -np.inf
+    return [(int(fit.argmax()), small)]
+
+
+def find_contexts(
+    data: Trajectories, max_contexts: int = 12, floor: float = FLOOR, sharp_floor: float = SHARP_FLOOR
+) -> Structure:
+    """Find number and labels of the contexts of `data`.
+
+    Args:
+        data: episodes; true contexts are never looked at.
+        max_contexts: largest number of contexts.
+        floor: smallest noise, in units of each target's spread.
+        sharp_floor: where all residuals are near the floor, the search goes on with this one.
+    """
+    started = time.process_time()
+    rows = make_rows(data)
+    search = _Search(rows, max_contexts)
+    current = search.run(one_context(rows, linear_features(Library(rows)), floor))
+    spread = np.sqrt(np.diagonal(current.state.noise.covariance))
+    if spread.max() < 2.0 * floor and sharp_floor < floor:
+        current = search.run(_sharpened(rows, current, sharp_floor))
+    rich = enriched(rows, current)
+    return _structure(rows, rich, search.history, time.process_time() - started)
+
+
+def _sharpened(rows: Rows, current: Candidate, floor: float) -> Candidate:
+    state = current.state.copy()
+    state.noise.floor = floor
+    return rebuild(rows, Candidate(state, current.features))
+
+
+def _structure(rows: Rows, found: Candidate, history: list[Verdict], time_s: float) -> Structure:
+    labels, count = found.state.weight.argmax(1), found.num_contexts
+    regions = np.zeros(count)
+    for i in range(count):
+        for j in range(i + 1, count):
+            share = region_share(rows, labels, (i, j))
+            regions[[i, j]] = np.maximum(regions[[i, j]], share)
+    return Structure(
+        probability=rows.pad(found.state.weight),
+        transition=found.state.transition,
+        evidence=found.evidence() / len(rows),
+        regions=regions,
+        features=found.features,
+        history=history,
+        time_s=time_s,
+    )
