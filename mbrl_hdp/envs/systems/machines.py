@@ -21,7 +21,7 @@ def pendulum() -> System:
 
 
 def pendulum_trig() -> System:
-    """gymnasium's Pendulum-v1: cosine, sine and speed (clipped at 8) are logged; the motor is reversed."""
+    """Gymnasium's Pendulum-v1: cosine, sine and speed (clipped at 8) are logged; the motor is reversed."""
 
     def derivative(state: FloatArray, act: FloatArray, parameters: FloatArray) -> FloatArray:
         angle, speed = state
@@ -53,7 +53,7 @@ def cartpole_raw() -> System:
 
 
 def mountain_car() -> System:
-    """gymnasium's continuous mountain car with its wall at the left: the engine is reversed."""
+    """Gymnasium's continuous mountain car with its wall at the left: the engine is reversed."""
 
     def derivative(state: FloatArray, act: FloatArray, parameters: FloatArray) -> FloatArray:
         place, speed = state

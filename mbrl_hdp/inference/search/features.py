@@ -117,9 +117,7 @@ def monomials(library: Library, degree: int, most: int) -> list[Term]:
     layer: list[Term] = [()]
     for _ in range(degree):
         layer = [
-            (*term, Factor(column))
-            for term in layer
-            for column in range(term[-1].column if term else 0, num_inputs)
+            (*term, Factor(column)) for term in layer for column in range(term[-1].column if term else 0, num_inputs)
         ]
         if len(terms) + len(layer) > most:
             break

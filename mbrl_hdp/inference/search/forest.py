@@ -83,9 +83,10 @@ def _best_cut(inputs, event, rows, least_leaf, tries):
     for candidate in range(inputs.shape[1]):
         for _ in range(tries):
             # Between two random rows: cuts lie where the data lie.
-            one, two = inputs[rows[np.random.randint(len(rows))], candidate], inputs[
-                rows[np.random.randint(len(rows))], candidate
-            ]
+            one, two = (
+                inputs[rows[np.random.randint(len(rows))], candidate],
+                inputs[rows[np.random.randint(len(rows))], candidate],
+            )
             threshold = one + np.random.random() * (two - one)
             count, left = 0, 0.0
             for row in rows:

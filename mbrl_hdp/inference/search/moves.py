@@ -14,9 +14,9 @@ from mbrl_hdp.inference.search.heads import cross_predict
 from mbrl_hdp.inference.search.rows import Rows
 from mbrl_hdp.inference.search.starts import signed_splits
 
-# In the early steps of a split a step's evidence counts at most this much, and contexts are left this rarely.
+# In the early steps of a split a step's evidence counts at most so much, and contexts are left so rarely.
+_PATIENCE = ((1.0, 1e-2), (0.4, 1e-3))
 _VOTES = 1.0
-_LEAVE = 1e-2
 _RARELY = 1e-3
 _SMALLEST_SHARE = 0.02
 
@@ -80,7 +80,11 @@ def split(rows: Rows, parent: Candidate, context: int, seed: int = 0) -> list[Ca
         if len(basis) in widths:
             break
         widths.add(len(basis))
-        found += [_two_heads(rows, state, context, score, basis.values) for score in scores]
+        found += [
+            _two_heads(rows, state, context, score, basis.values, *patience)
+            for score in scores
+            for patience in _PATIENCE
+        ]
     found.sort(key=lambda pair: -pair[0])
     kept: list[np.ndarray] = []
     for _, weight in found:
@@ -102,7 +106,13 @@ def _agreement(one: np.ndarray, two: np.ndarray) -> float:
 
 
 def _two_heads(
-    rows: Rows, state: State, context: int, score: Float[np.ndarray, " M"], basis: Float[np.ndarray, "M D"]
+    rows: Rows,
+    state: State,
+    context: int,
+    score: Float[np.ndarray, " M"],
+    basis: Float[np.ndarray, "M D"],
+    votes: float,
+    leave: float,
 ) -> tuple[float, Float[np.ndarray, "M K"]]:
     """Run EM in which only the two halves of a context move; return the evidence and the context probabilities."""
     others = [k for k in range(state.num_contexts) if k != context]
@@ -111,7 +121,8 @@ def _two_heads(
     trial = start_state(rows, np.concatenate([state.weight[:, others], halves], 1), state.noise.floor)
     target = state.residuals[context]
     fixed = state.residuals[others]
-    for step in range(16):
+    last = -np.inf
+    for step in range(14):
         robust = 1.0 if trial.robust is None else trial.robust[:, -2:]
         ridge = float(np.clip(np.diagonal(trial.noise.covariance).mean(), 1e-4, 1.0))
         left = target - cross_predict(rows, basis, target, trial.weight[:, -2:] * robust, ridge)
@@ -121,10 +132,13 @@ def _two_heads(
             trial.robust = trial.noise.log_density(trial.residuals)[1]
         trial.noise.update(trial.residuals, trial.weight, trial.robust)
         trial.log_lik, trial.robust = trial.noise.log_density(trial.residuals)
-        if step < 8:
-            expect(rows, trial, _VOTES, _LEAVE)
-        else:
-            expect(rows, trial)
+        if step < 7:
+            expect(rows, trial, votes, leave)
+            continue
+        expect(rows, trial)
+        if trial.evidence.sum() - last < 1e-3 * len(rows):
+            break
+        last = trial.evidence.sum()
     return float(trial.evidence.sum()), trial.weight
 
 
@@ -162,7 +176,9 @@ def drop_small(rows: Rows, candidate: Candidate, least: float = _SMALLEST_SHARE)
 def nearest_pairs(rows: Rows, candidate: Candidate, count: int = 2) -> list[tuple[int, int]]:
     """Return the pairs of contexts whose heads predict most alike where either is active."""
     state = candidate.state
-    white = np.linalg.inv(np.linalg.cholesky(state.noise.covariance + state.noise.floor**2 * np.eye(len(state.noise.covariance))))
+    white = np.linalg.inv(
+        np.linalg.cholesky(state.noise.covariance + state.noise.floor**2 * np.eye(len(state.noise.covariance)))
+    )
     distances = []
     for i in range(state.num_contexts):
         for j in range(i + 1, state.num_contexts):

@@ -50,7 +50,9 @@ class Noise:
         log_peak = gammaln(0.5 * (DEGREES + size)) - gammaln(0.5 * DEGREES) - 0.5 * size * np.log(DEGREES * np.pi)
         return float(log_peak - size * np.log(self.floor * np.sqrt((DEGREES - 2.0) / DEGREES)))
 
-    def update(self, residuals: Float[np.ndarray, "K M Y"], weight: Float[np.ndarray, "M K"], robust: np.ndarray) -> None:
+    def update(
+        self, residuals: Float[np.ndarray, "K M Y"], weight: Float[np.ndarray, "M K"], robust: np.ndarray
+    ) -> None:
         """Set the covariance to its optimum (one step of the t's EM, brought to the covariance)."""
         if self.scale is not None:
             residuals = residuals / self.scale

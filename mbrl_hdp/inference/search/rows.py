@@ -71,13 +71,13 @@ class Rows:
         before = np.concatenate([np.full((self.shape[0], 1), -1), place[:, :-1]], 1)
         return before[self.episode, self.step]
 
-    def pad(self, values: Float[np.ndarray, "M *k"]) -> Float[np.ndarray, "N T *k"]:
+    def pad(self, values: Float[np.ndarray, M * k]) -> Float[np.ndarray, "N T *k"]:
         """Return row values by episode and step, zero where nothing was observed."""
         padded = np.zeros(self.shape + values.shape[1:])
         padded[self.episode, self.step] = values
         return padded
 
-    def flatten(self, padded: Float[np.ndarray, "N T *k"]) -> Float[np.ndarray, "M *k"]:
+    def flatten(self, padded: Float[np.ndarray, "N T *k"]) -> Float[np.ndarray, M * k]:
         """Return what `pad` made, row by row."""
         return padded[self.episode, self.step]
 

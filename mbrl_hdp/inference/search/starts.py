@@ -48,7 +48,9 @@ def signed_splits(
         description = _describe(clipped, basis, group)
         norm = np.linalg.norm(description, axis=1, keepdims=True)
         description = description / (norm + np.median(norm) + 1e-12)
-        left, _, _ = np.linalg.svd(description, full_matrices=False) if description.shape[1] < 400 else _top(description)
+        left, _, _ = (
+            np.linalg.svd(description, full_matrices=False) if description.shape[1] < 400 else _top(description)
+        )
         for direction in range(min(num_directions, left.shape[1])):
             vector = left[:, direction]
             scores.append(np.tanh(vector / (np.abs(vector).mean() + 1e-12))[group])
@@ -59,7 +61,9 @@ def _describe(residual: np.ndarray, basis: np.ndarray, group: np.ndarray) -> np.
     count = group.max() + 1
     order = np.argsort(group, kind="stable")
     bounds = np.searchsorted(group[order], np.arange(count))
-    sums = [np.add.reduceat(residual[order, y : y + 1] * basis[order], bounds, axis=0) for y in range(residual.shape[1])]
+    sums = [
+        np.add.reduceat(residual[order, y : y + 1] * basis[order], bounds, axis=0) for y in range(residual.shape[1])
+    ]
     return np.concatenate(sums, 1)
 
 
