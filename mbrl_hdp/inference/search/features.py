@@ -173,8 +173,8 @@ def _shortlist(
         weighted = left * context[:, None]
         power = (left * weighted).T @ np.square(right) - np.square(weighted.T @ right) / context.sum()
         power = np.maximum(power, 1e-6 * context.sum())
-        for output, score in enumerate(scores):
-            score += np.square((weighted * residual[:, output : output + 1]).T @ right) / power
+        for output in range(len(scores)):
+            scores[output] += np.square((weighted * residual[:, output : output + 1]).T @ right) / power
     found: list[Term] = []
     for score in scores:
         taken = 0

@@ -83,11 +83,9 @@ def _best_cut(inputs, event, rows, least_leaf, tries):
     for candidate in range(inputs.shape[1]):
         for _ in range(tries):
             # Between two random rows: cuts lie where the data lie.
-            one, two = (
-                inputs[rows[np.random.randint(len(rows))], candidate],
-                inputs[rows[np.random.randint(len(rows))], candidate],
-            )
-            threshold = one + np.random.random() * (two - one)
+            one = inputs[rows[np.random.randint(len(rows))], candidate]  # noqa: NPY002
+            two = inputs[rows[np.random.randint(len(rows))], candidate]  # noqa: NPY002
+            threshold = one + np.random.random() * (two - one)  # noqa: NPY002
             count, left = 0, 0.0
             for row in rows:
                 if inputs[row, candidate] <= threshold:

@@ -38,7 +38,8 @@ def grow(
 ) -> Features:
     """Add products that lower the cross-fitted loss; polynomials are tried where they are better.
 
-    Ends after two rounds that gain less than `least_gain` nats a row for each term, or when every residual is at the floor.
+    Ends after two rounds that gain less than `least_gain` nats a row for each term, or when every residual is at the
+    floor.
     """
     best, best_loss, state = features, np.inf, fitted(rows, features, weight, floor, offset)
     best_loss = loss(rows, state)

@@ -173,12 +173,11 @@ def drop_small(rows: Rows, candidate: Candidate, least: float = _SMALLEST_SHARE)
     return drop_small(rows, settle(rows, candidate.features, weight, candidate.state.noise.floor), least)
 
 
-def nearest_pairs(rows: Rows, candidate: Candidate, count: int = 2) -> list[tuple[int, int]]:
+def nearest_pairs(candidate: Candidate, count: int = 2) -> list[tuple[int, int]]:
     """Return the pairs of contexts whose heads predict most alike where either is active."""
     state = candidate.state
-    white = np.linalg.inv(
-        np.linalg.cholesky(state.noise.covariance + state.noise.floor**2 * np.eye(len(state.noise.covariance)))
-    )
+    covariance = state.noise.covariance + state.noise.floor**2 * np.eye(len(state.noise.covariance))
+    white = np.linalg.inv(np.linalg.cholesky(covariance))
     distances = []
     for i in range(state.num_contexts):
         for j in range(i + 1, state.num_contexts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
-from mbrl_hdp.inference.search.em import State, expect, sticky
+from mbrl_hdp.inference.search.em import State, expect, start_state
 from mbrl_hdp.inference.search.forest import cross_probability
 from mbrl_hdp.inference.search.rows import Rows
 
@@ -51,12 +51,11 @@ def gated_evidence(rows: Rows, state: State, pair: tuple[int, int]) -> Float[np.
         np.log(np.clip(gate, 1e-4, 1.0)) + state.log_lik[:, first],
         np.log(np.clip(1.0 - gate, 1e-4, 1.0)) + state.log_lik[:, second],
     )
-    merged = state.copy()
-    merged.log_lik = np.delete(state.log_lik, second, axis=1)
-    merged.log_lik[:, first] = both
-    merged.weight = np.delete(state.weight, second, axis=1)
-    merged.weight[:, first] = share
-    merged.transition = sticky(merged.num_contexts, 0.1)
+    kept = first if first < second else first - 1
+    weight, log_lik = np.delete(state.weight, second, axis=1), np.delete(state.log_lik, second, axis=1)
+    weight[:, kept], log_lik[:, kept] = share, both
+    merged = start_state(rows, weight, state.noise.floor)
+    merged.log_lik = log_lik
     for _ in range(4):
         expect(rows, merged)
     return merged.evidence

@@ -172,7 +172,7 @@ class _Search:
         if current.num_contexts < 3:
             return current
         rich = enriched(rows, current)
-        for pair in nearest_pairs(rows, current) + _smallest(current):
+        for pair in nearest_pairs(current) + _smallest(current):
             fewer = hold_longer(rows, without(rows, current, pair))
             gain, error = gain_of(rows, rich.state, enriched(rows, fewer).state)
             if gain < max(LEAST_GAIN, _ERRORS * error):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from mbrl_hdp.inference.search.features import Features, monomials
 from mbrl_hdp.inference.search.rows import Rows
 
 WINDOW = 10
@@ -48,9 +47,7 @@ def signed_splits(
         description = _describe(clipped, basis, group)
         norm = np.linalg.norm(description, axis=1, keepdims=True)
         description = description / (norm + np.median(norm) + 1e-12)
-        left, _, _ = (
-            np.linalg.svd(description, full_matrices=False) if description.shape[1] < 400 else _top(description)
-        )
+        left = _left_vectors(description)
         for direction in range(min(num_directions, left.shape[1])):
             vector = left[:, direction]
             scores.append(np.tanh(vector / (np.abs(vector).mean() + 1e-12))[group])
@@ -67,9 +64,13 @@ def _describe(residual: np.ndarray, basis: np.ndarray, group: np.ndarray) -> np.
     return np.concatenate(sums, 1)
 
 
-def _top(description: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    values, vectors = np.linalg.eigh(description @ description.T)
-    return vectors[:, ::-1][:, :8], values[::-1][:8], np.zeros((0, 0))
+def _left_vectors(description: Float[np.ndarray, "W d"]) -> Float[np.ndarray, "W n"]:
+    """Return the left singular vectors, largest first, from the smaller of the two Gram matrices."""
+    if description.shape[1] <= len(description):
+        _, right = np.linalg.eigh(description.T @ description)
+        left = description @ right[:, ::-1]
+        return left / np.maximum(np.linalg.norm(left, axis=0), 1e-12)
+    return np.linalg.eigh(description @ description.T)[1][:, ::-1]
 
 
 def _bases(rows: Rows, seed: int) -> list[Float[np.ndarray, "M B"]]:
@@ -85,8 +86,3 @@ def _bases(rows: Rows, seed: int) -> list[Float[np.ndarray, "M B"]]:
     phase = rng.uniform(0.0, 2.0 * np.pi, _WAVES)
     bases.append(np.cos(x @ frequency + phase))
     return bases
-
-
-def split_features(features: Features, most: int = 60) -> Features:
-    """Return features that two heads may need although their mean does not: low-order products of the inputs."""
-    return features.with_terms(monomials(features.library, 3, most))

@@ -6,7 +6,7 @@ from scipy.stats import multivariate_t
 
 from mbrl_hdp import Trajectories
 from mbrl_hdp.envs.systems import simulate
-from mbrl_hdp.inference.search.em import start_state, sticky
+from mbrl_hdp.inference.search.em import expect, start_state, sticky
 from mbrl_hdp.inference.search.features import Factor, Library, best_products, linear_features, monomials
 from mbrl_hdp.inference.search.forest import cross_probability
 from mbrl_hdp.inference.search.growth import fitted, grow
@@ -113,8 +113,6 @@ def two_labels(rows, labels, seed=0):
 
 
 def test_a_gate_replaces_regions_but_not_hidden_contexts():
-    from mbrl_hdp.inference.search.em import expect
-
     rollouts = simulate("van_der_pol", seed=7, num_episodes=60)
     rows = make_rows(Trajectories(obs=rollouts.obs, act=rollouts.act))
     gains, shares = [], []
