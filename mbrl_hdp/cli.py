@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import NoReturn
 
 import mbrl_hdp
+from mbrl_hdp.endings import ending, noted_signals
 from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 
-USER_ERROR = 2
 _FIT_WORDS = "a .npz or .csv file or minari:ID, then settings, as in max_contexts=10 dynamics=linear out=DIR"
 
 Command = Callable[[list[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `mbrl-hdp`; return the exit code: 0 success, 1 a check failed, 2 invalid input."""
+    """Run `mbrl-hdp`; return the exit code (see `mbrl_hdp.endings`)."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -30,16 +30,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] in {"-V", "--version"}:
         print(f"mbrl-hdp {mbrl_hdp.__version__}")
         return 0
-    try:
-        return _command(words[0])(words[1:] if words[0] not in _COMPLETION else words)
-    except MbrlHdpError as error:
-        if debug:
-            raise
-        print(f"mbrl-hdp: {error}", file=sys.stderr)
-        return USER_ERROR
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+    with noted_signals() as signals:
+        try:
+            code = _command(words[0])(words[1:] if words[0] not in _COMPLETION else words)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            sys.stderr.close()
+            return 0
+        except BaseException as error:
+            found = ending(error, signals)
+            if found is None or debug:
+                raise
+            print(f"mbrl-hdp: {found[0]}", file=sys.stderr)
+            return found[1]
 
 
 def _command(name: str) -> Command:

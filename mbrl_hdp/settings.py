@@ -72,8 +72,8 @@ def _check_value(key: str, value: Any, rules: Any) -> None:
         return
     if value is None or not isinstance(value, int | float):
         return
-    if isinstance(value, float) and math.isnan(value):
-        raise ConfigError(f"{key} must be a number, got nan")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, got {value}")
     broken = (
         ("at_least", value < rules.get("at_least", -math.inf), "at least"),
         ("above", value <= rules.get("above", -math.inf), "above"),

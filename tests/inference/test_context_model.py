@@ -234,4 +234,4 @@ class TestFiles:
         model.save(tmp_path)
         words = json.loads((tmp_path / "model.json").read_text())
         assert words["parts"]["prior"]["name"] == "hdp"
-        assert words["schema_version"] == 1
+        assert words["schema_version"] == 2
