@@ -57,7 +57,7 @@ class ContextSac(SacLearner):
 
     Example:
         >>> sac = ContextSac(BeliefCodec(4, 10), env.action_space, PAPER_SAC["cartpole_hard"], total_updates=101_000)
-        >>> agent = mbrl.planning.SACAgent(sac)
+        >>> agent = mbrl.planning.sac_wrapper.SACAgent(sac)
         >>> sac.update(replay, 200)
     """
 

@@ -54,7 +54,8 @@ def load_policy(folder: str | Path) -> ContextSac:
     try:
         space = Box(np.asarray(words["act_low"], np.float32), np.asarray(words["act_high"], np.float32))
         codec = BeliefCodec(words["obs_dim"], words["num_contexts"])
-        policy = ContextSac(codec, space, SacConfig(**_sac_settings(words["settings"])), total_updates=words["total_updates"])
+        config = SacConfig(**_sac_settings(words["settings"]))
+        policy = ContextSac(codec, space, config, total_updates=words["total_updates"])
         policy.load_state_dict(state)
     except (KeyError, TypeError, ValueError, MbrlHdpError) as error:
         raise CheckpointError(f"the policy in {folder} cannot be built: {error}") from error

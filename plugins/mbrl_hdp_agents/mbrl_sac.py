@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool
-from mbrl.planning import SACAgent
+from mbrl.planning.sac_wrapper import SACAgent
 from mbrl.third_party.pytorch_sac_pranz24 import SAC
 from torch import Tensor
 
