@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import mbrl_hdp
 from mbrl_hdp.endings import ending, noted_signals
 from mbrl_hdp.errors import MbrlHdpError, did_you_mean
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.reproduce import ReproduceOptions
 
 _FIT_WORDS = "a .npz or .csv file or minari:ID, then settings, as in max_contexts=10 dynamics=linear out=DIR"
 
@@ -174,9 +177,13 @@ def doctor(words: list[str]) -> int:
 
 
 def reproduce(words: list[str]) -> int:
-    """Run a study of the paper, ours beside its numbers; resumable."""
+    """Run what is missing or stale of a study of the paper, ours beside its numbers; --stale only lists it."""
     parser = _parser("reproduce", reproduce)
-    parser.add_argument("name", help="a study, or all; an unknown name lists them")
+    parser.add_argument("name", nargs="?", help="a study, or all; an unknown name lists them")
+    parser.add_argument(
+        "--stale", action="store_true", help="list what is out of date and run nothing; exit code 1 if anything is"
+    )
+    parser.add_argument("--page", action="store_true", help="only write the pages from the finished cells")
     parser.add_argument("--seeds", type=int, nargs="+", help="run these seeds instead of the study's own")
     parser.add_argument("--sizes", type=int, nargs="+", help="run only these max_contexts")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each")
@@ -184,6 +191,8 @@ def reproduce(words: list[str]) -> int:
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
+    if options.name is None and not options.stale:
+        raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`")
     from mbrl_hdp.runtime import configure
 
     configure()
@@ -191,11 +200,32 @@ def reproduce(words: list[str]) -> int:
     from mbrl_hdp.experiments.reproduce import reproduce as run_studies
 
     asked = ReproduceOptions(
-        options.seeds, options.jobs, options.quick, Path(options.out), options.sizes, share_of(options.share)
+        options.seeds,
+        options.jobs,
+        options.quick,
+        Path(options.out),
+        options.sizes,
+        share_of(options.share),
+        options.page,
     )
+    if options.stale:
+        return _list_stale(options.name or "all", asked)
     for page in run_studies(options.name, asked):
         print(page)
     return 0
+
+
+def _list_stale(name: str, asked: ReproduceOptions) -> int:
+    """Print the cells of studies by state; return 1 if any is not up to date."""
+    from mbrl_hdp.experiments.reproduce import stale
+    from mbrl_hdp.experiments.studies.study import STATES
+    from mbrl_hdp.report.tables import print_table
+
+    rows, changes = stale(name, asked)
+    print_table("Cells by state", ["study", "cells", *STATES], rows)
+    for line in changes:
+        print(f"changed: {line}")
+    return 0 if all(row[1] == row[2] for row in rows) else 1
 
 
 def _complete(words: list[str]) -> int:

@@ -43,6 +43,7 @@ _VALUE_FLAGS = {
     "-sc",
     "--shell_completion",
 }
+_CONFIG_DIR_FLAGS = {"--config-dir", "-cd"}
 _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
 
 Finish = Callable[[Path], object]
@@ -67,7 +68,7 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     for problem in registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
     if not _ONLY_LOOK & set(words):
-        check_jobs(overrides, registry)
+        check_jobs(overrides, registry, _config_dirs(words))
     register_configs(registry)
     # Hydra then hands errors on instead of printing them and leaving; ours become one line (`mbrl_hdp.cli`).
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -81,7 +82,7 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
 
 
 def _resume(folder: Path, has_more: bool, finish: Finish | None) -> int:
-    """Go on with a run; what it does was settled when it began."""
+    """Continue a run with the settings that it began with."""
     from mbrl_hdp.experiments.runs import resume
 
     if has_more:
@@ -110,6 +111,16 @@ def _overrides(words: Sequence[str]) -> list[str]:
     return overrides
 
 
+def _config_dirs(words: Sequence[str]) -> list[Path]:
+    """Return the folders that the command line adds to Hydra's search path."""
+    found = []
+    for place, word in enumerate(words):
+        flag, is_joined, value = word.partition("=")
+        if flag in _CONFIG_DIR_FLAGS:
+            found += [Path(value)] if is_joined else [Path(following) for following in words[place + 1 : place + 2]]
+    return found
+
+
 def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
     """Return what runs one job; the job's return is what a sweeper that optimises looks at."""
 
@@ -119,7 +130,7 @@ def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
         folder = Path(HydraConfig.get().runtime.output_dir)
         # Written whole, and before the slow imports: from here on the run can be ended and resumed.
         with atomic_path(folder / "config.yaml") as path:
-            OmegaConf.save(config, path)
+            OmegaConf.save(config, path, resolve=True)
         from mbrl_hdp.experiments.loop import train
 
         registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)

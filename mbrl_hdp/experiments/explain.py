@@ -60,7 +60,15 @@ def _groups(compose: Compose) -> dict[str, list[str]]:
     except (HydraException, OmegaConfBaseException):
         return groups
     known = {*defaults, *(("experiment",) if "env" in defaults else ())}
-    return {name: options for name, options in groups.items() if name in known}
+    groups = {name: options for name, options in groups.items() if name in known}
+    for name in list(groups):
+        for inner in loader.get_group_options(name, results_filter=ObjectType.GROUP):
+            options = loader.get_group_options(f"{name}/{inner}")
+            if OmegaConf.select(defaults, f"{name}.{inner}") is not None:
+                groups[f"{name}/{inner}"] = options  # a key of its own, as in env/budgets=drone
+            else:
+                groups[name] += [f"{inner}/{option}" for option in options]  # as in experiment=paper/NAME
+    return groups
 
 
 def _explain_group(override: Override, groups: dict[str, list[str]]) -> str | None:

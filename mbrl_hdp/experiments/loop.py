@@ -17,7 +17,7 @@ from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.experiments.agent_setup import GuardedAgent, make_agent
 from mbrl_hdp.experiments.budget import Budget, budget_for
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
-from mbrl_hdp.experiments.config import MainConfig
+from mbrl_hdp.experiments.config import MainConfig, fit_config
 from mbrl_hdp.experiments.diagnostics import SwitchLoss, believed_contexts, slots_of_truth, switch_loss
 from mbrl_hdp.experiments.episodes import Record, Vector, run_episode
 from mbrl_hdp.experiments.export import export
@@ -27,7 +27,6 @@ from mbrl_hdp.experiments.tasks import Task, make_task
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.model import ContextModel, Part
-from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.seeding import seed_everything, sub_seed
 from mbrl_hdp.types import EpisodeSummary
 
@@ -116,10 +115,15 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
 def start_run(config: MainConfig, registry: Registry) -> Run:
     """Build environment, agent and budget; nothing is learned yet."""
     task = make_task(config.env, config.max_contexts, sub_seed(config.seed, "reward"))
-    family = registry.agent_spec(config.agent.name).budget
-    budget = budget_for(config.profile, family, config.env.name, config.budget)
+    budget = run_budget(config, registry)
     seed_everything(config.seed)
     return Run(config, task, make_agent(config, registry, task, budget), budget, registry)
+
+
+def run_budget(config: MainConfig, registry: Registry) -> Budget:
+    """Return the numbers of a run: the row of its agent's family in the environment's preset, and `budget.*`."""
+    family = registry.agent_spec(config.agent.name).budget
+    return budget_for(config.profile, family, config.env.budgets, config.budget)
 
 
 def collect_episodes(run: Run, epoch: int, log: RunLog | SilentLog) -> tuple[list[Record], dict[str, float]]:
@@ -195,7 +199,7 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog) -> bool:
         **parts,
         max_contexts=run.config.max_contexts,
         seed=sub_seed(run.config.seed, "model", epoch),
-        config=_fit_config(run, epoch),
+        config=fit_config(run.config, run.budget, is_first=epoch == 0),
         warm_start=run.model,
         dt=run.task.dt,
         progress=False,
@@ -204,18 +208,6 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog) -> bool:
     )
     run.use_model(model)
     return True
-
-
-def _fit_config(run: Run, epoch: int) -> FitConfig:
-    steps = run.budget.warm_model_steps if epoch == 0 else run.budget.model_steps
-    quick = run.config.profile == "smoke"
-    return FitConfig(
-        recipe=run.config.recipe,
-        num_steps=steps,
-        batch_size=run.budget.model_batch,
-        num_restarts=1 if quick else FitConfig().num_restarts,
-        polish_steps=(FitConfig().polish_steps if epoch == 0 and not quick else 0),
-    )
 
 
 def update_reward(run: Run, epoch: int) -> dict[str, float]:

@@ -1,0 +1,89 @@
+"""The finished cells of studies, one JSON object a line: read, judged whether they are up to date, and added to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from mbrl_hdp.experiments.studies.study import (
+    BY_CONFIG,
+    NEVER_RUN,
+    STATES,
+    Identity,
+    Record,
+    Settings,
+    Study,
+    cell_key,
+    changed_keys,
+    state_of,
+)
+
+
+def records_path(name: str, folder: Path) -> Path:
+    """Return the file of a study's finished cells."""
+    return folder / f"{name}.jsonl"
+
+
+def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str, Record]:
+    """Return the finished ones of these cells by name, each with its state.
+
+    A later line replaces an earlier one of the same cell. Cells of the studies that this one reads along count too.
+    """
+    found: dict[str, Record] = {}
+    for name in (*study.reads, study.name):
+        path = records_path(name, folder)
+        for line in path.read_text().splitlines() if path.is_file() else []:
+            record = _parse(line)
+            if record is not None:
+                found[record.key] = record
+    wanted = {cell_key(cell): cell for cell in cells}
+    return {
+        key: replace(found[key], state=state_of(found[key], study.identity(cell)))
+        for key, cell in wanted.items()
+        if key in found
+    }
+
+
+def append_record(record: Record, path: Path) -> None:
+    """Add one line in one write, so that processes side by side do not cut into each other's lines."""
+    words = {name: value for name, value in asdict(record).items() if name != "state"}
+    line = json.dumps(words | {"time_s": round(record.time_s, 1)}) + "\n"
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, line.encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def state_counts(records: dict[str, Record], cells: list[Settings]) -> dict[str, int]:
+    """Count the cells of a study by state."""
+    states = Counter(records[key].state if key in records else NEVER_RUN for key in map(cell_key, cells))
+    return {state: states[state] for state in STATES}
+
+
+def changes(study: Study, records: dict[str, Record]) -> list[str]:
+    """Return which keys of the configuration changed since the cells were run, with the number of cells."""
+    count: Counter[str] = Counter()
+    for record in records.values():
+        if record.state == BY_CONFIG and record.identity is not None:
+            count.update(changed_keys(record.identity.config, study.identity(record.settings).config))
+    return [f"{words} ({number} cell{'s' if number > 1 else ''})" for words, number in sorted(count.items())]
+
+
+def _parse(line: str) -> Record | None:
+    try:
+        words: dict[str, Any] = json.loads(line)
+    except json.JSONDecodeError:  # a process was ended while it wrote: the cell runs again
+        return None
+    identity = words.get("identity")
+    settings = words["settings"]
+    if identity is None:
+        settings.pop("overrides", None)  # rows from before fingerprints named their settings so; presets do now
+    return Record(
+        settings, words["results"], words["commit"], words["time_s"], None if identity is None else Identity(**identity)
+    )
