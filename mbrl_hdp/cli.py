@@ -111,12 +111,13 @@ def evaluate(words: list[str]) -> int:
     parser = _parser("evaluate", evaluate)
     parser.add_argument("run", help="run directory of `mbrl-hdp train`")
     parser.add_argument("--episodes", type=int, default=50, help="number of episodes (default 50)")
+    parser.add_argument("--trust", action="store_true", help="let the run import the modules that its settings name")
     options = parser.parse_args(words)
     if options.episodes < 1:
         raise MbrlHdpError(f"--episodes must be at least 1, got {options.episodes}")
     from mbrl_hdp.experiments.runs import evaluate_run
 
-    result = evaluate_run(Path(options.run), options.episodes)
+    result = evaluate_run(Path(options.run), options.episodes, options.trust)
     low, high = result.return_ci
     spread = f"{result.return_mean:.2f} +- {result.return_std:.2f}"
     print(f"return {spread}, 95 % interval of the mean {low:.2f} to {high:.2f}")

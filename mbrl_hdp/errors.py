@@ -43,7 +43,13 @@ class WriteError(DataError):
 
 
 class StepError(MbrlHdpError):
-    """An environment, a reward, a loss or an agent gave what cannot be used, in a step that the message names."""
+    """An environment, a reward or an agent failed or gave what cannot be used, in a step that the message names."""
+
+    exit_code = 1
+
+
+class DivergenceError(FitError):
+    """A loss or a gradient is not finite, in a gradient step that the message names."""
 
     exit_code = 1
 

@@ -21,13 +21,12 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Check observations, rewards, flags and actions, and show exceptions of the environment as its own.
 
     Attributes:
-        step_number: steps of the episode so far.
+        name: what the environment is called in errors; whoever plays the episode adds its number and the step.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
         super().__init__(env)
         self.name = name
-        self.step_number = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
@@ -35,7 +34,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         Raises:
             StepError: if the environment fails or its first observation cannot be used.
         """
-        self.step_number = 0
         try:
             found = self.env.reset(seed=seed, options=options)
         except MbrlHdpError:
@@ -43,7 +41,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:  # a user's environment may fail in any way
             raise self._failed("reset", error) from error
         if not isinstance(found, tuple) or len(found) != 2:
-            raise self._wrong(f"reset returned {_kind(found)}, not (observation, info)")
+            raise StepError(f"reset() of the environment returned {_kind(found)}, not (observation, info)")
         return self._observation(found[0]), found[1]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -60,12 +58,12 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:  # a user's environment may fail in any way
             raise self._failed("step", error) from error
         if not isinstance(found, tuple) or len(found) != 5:
-            raise self._wrong(f"step returned {_kind(found)}, not (obs, reward, terminated, truncated, info)")
+            raise StepError(
+                f"step() of the environment returned {_kind(found)}, not (obs, reward, terminated, truncated, info)"
+            )
         obs, reward, terminated, truncated, info = found
         self._check_flags(terminated, truncated, info)
-        result = self._observation(obs), self._reward(reward), bool(terminated), bool(truncated), info
-        self.step_number += 1
-        return result
+        return self._observation(obs), self._reward(reward), bool(terminated), bool(truncated), info
 
     def _observation(self, obs: Any) -> Vector:
         self._check_vector("the environment's observation", obs, self.env.observation_space.shape)
@@ -74,37 +72,34 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _reward(self, reward: Any) -> float:
         number = np.asarray(reward) if not isinstance(reward, str) else np.asarray("")
         if number.dtype.kind not in _NUMBERS or number.size != 1:
-            raise self._wrong(f"the environment's reward is {_kind(reward)}; one number is needed")
+            raise StepError(f"the environment's reward is {_kind(reward)}; one number is needed")
         if not np.isfinite(number).all():
-            raise self._wrong(f"the environment's reward is {number.item()}; it must be finite")
+            raise StepError(f"the environment's reward is {number.item()}; it must be finite")
         return float(number.reshape(()))
 
     def _check_flags(self, terminated: Any, truncated: Any, info: Any) -> None:
         for what, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_ | int | np.integer):
-                raise self._wrong(f"{what} is {_kind(flag)}; True or False is needed")
+                raise StepError(f"the environment's {what} is {_kind(flag)}; True or False is needed")
         if not isinstance(info, dict):
-            raise self._wrong(f"info is {_kind(info)}; a dict is needed")
+            raise StepError(f"the environment's info is {_kind(info)}; a dict is needed")
 
     def _check_vector(self, what: str, values: Any, shape: tuple[int, ...] | None) -> None:
         try:
             array = np.asarray(values)
         except ValueError as error:
-            raise self._wrong(f"{what} is ragged; shape {list(shape or ())} is needed") from error
+            raise StepError(f"{what} is ragged; shape {list(shape or ())} is needed") from error
         if array.dtype.kind not in _NUMBERS:
-            raise self._wrong(f"{what} is {_kind(values)}; an array of numbers is needed")
+            raise StepError(f"{what} is {_kind(values)}; an array of numbers is needed")
         if array.shape != shape:
-            raise self._wrong(f"{what} has shape {list(array.shape)}; {list(shape or ())} is needed")
+            raise StepError(f"{what} has shape {list(array.shape)}; {list(shape or ())} is needed")
         if not np.isfinite(array).all():
             place = int(np.argmin(np.isfinite(array)))
-            raise self._wrong(f"{what} is {array.ravel()[place]} in column {place}; it must be finite")
-
-    def _wrong(self, problem: str) -> StepError:
-        return StepError(f"step {self.step_number}: {problem}")
+            raise StepError(f"{what} is {array.ravel()[place]} in column {place}; it must be finite")
 
     def _failed(self, method: str, error: Exception) -> StepError:
         return StepError(
-            f"step {self.step_number}: {method}() of the environment {self.name} failed: {type(error).__name__}: {error} "
+            f"{method}() of the environment {self.name} failed: {type(error).__name__}: {error} "
             "(its own code; --debug shows where)"
         )
 

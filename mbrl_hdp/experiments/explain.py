@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mbrl_hdp.errors import ConfigError, did_you_mean
+from mbrl_hdp.errors import ConfigError, did_you_mean, short
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -29,8 +29,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     for line in overrides:
         try:
             parsed.append(parser.parse_override(line))
-        except HydraException as error:
-            raise ConfigError(f"{line!r} is no override; write key=value, as in seed=3 or prior=hdp") from error
+        except (HydraException, RecursionError) as error:
+            raise ConfigError(f"{short(line)!r} is no override; write key=value, as in seed=3 or prior=hdp") from error
     return parsed
 
 

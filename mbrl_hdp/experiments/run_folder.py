@@ -91,15 +91,28 @@ def check_trust(words: Mapping[str, Any], folder: Path, is_trusted: bool) -> Non
     Raises:
         ConfigError: naming every module that would be imported and the setting that asks for it.
     """
-    asked = dict(_imports(words))
-    if asked and not is_trusted:
-        named = ", ".join(f"{module} ({key})" for key, module in asked.items())
+    if needs_trust(words) and not is_trusted:
+        named = ", ".join(f"{module} ({key})" for key, module in _imports(words))
         raise ConfigError(
             f"{folder} would import code: {named}; add --trust if you know what these modules do (they are looked for "
             "among installed packages, on PYTHONPATH and in the current directory, never in the run directory)"
         )
     inside = folder.resolve()
     sys.path[:] = [place for place in sys.path if not _is_within(Path(place or os.curdir).resolve(), inside)]
+
+
+def needs_trust(words: Mapping[str, Any]) -> bool:
+    """Return whether a configuration names modules that are not ours."""
+    return any(True for _ in _imports(words))
+
+
+def first_difference(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> str | None:
+    """Return the first setting in which two configurations differ, in words; None where they do not."""
+    one, two = dict(_leaves(wanted)), dict(_leaves(there))
+    for key in [*one, *(key for key in two if key not in one)]:
+        if one.get(key) != two.get(key):
+            return f"its {key} is {two.get(key)}, not {one.get(key)}"
+    return None
 
 
 def _is_within(path: Path, folder: Path) -> bool:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import mbrl_hdp.envs  # noqa: F401 - registers the tasks
 from mbrl_hdp.control.rewards import AnyRewardFn, LearnedReward, RewardFn
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import ConfigError, MbrlHdpError
+from mbrl_hdp.experiments.checked_env import CheckedEnv
 from mbrl_hdp.experiments.user_code import Steps, check_reward, check_termination, few_steps, load_function, search_here
 
 if TYPE_CHECKING:
@@ -106,11 +107,14 @@ def make_env(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     if ":" in env_id:
         search_here()
     try:
-        env = gymnasium.make(env_id, **kwargs)
-    except (gymnasium.error.Error, TypeError, ImportError) as error:
-        raise ConfigError(f"env.id={env_id!r} cannot be made: {' '.join(str(error).split())}") from error
+        env = gymnasium.make(env_id, disable_env_checker=True, **kwargs)  # `CheckedEnv` checks more, and all the time
+    except MbrlHdpError:
+        raise
+    except Exception as error:  # a user's constructor may fail in any way
+        words = " ".join(str(error).split())
+        raise ConfigError(f"env.id={env_id!r} cannot be made: {type(error).__name__}: {words}") from error
     _check_spaces(env, env_id)
-    return env
+    return CheckedEnv(env, env_id)
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], env_id: str) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mbrl_hdp.control.rewards import RewardFn, uses_context
-from mbrl_hdp.errors import ConfigError, did_you_mean
+from mbrl_hdp.errors import ConfigError, StepError, did_you_mean
 
 _NUM_TRIED = 7
 
@@ -63,18 +63,25 @@ def load_function(key: str, path: str) -> Callable[..., Any]:
 
 
 def few_steps(env: gymnasium.Env[Any, Any]) -> Steps:
-    """Take a few random steps; the next seeded reset makes them undone."""
+    """Take a few random steps; the next seeded reset makes them undone.
+
+    Raises:
+        ConfigError: if the environment fails, or its steps cannot be used.
+    """
     space: Any = env.action_space
     rng = np.random.default_rng(0)
     acts, observed = [], []
     is_over = True
-    for _ in range(_NUM_TRIED):
-        if is_over:
-            env.reset(seed=0)
-        acts.append(rng.uniform(space.low, space.high))
-        obs, _, terminated, truncated, _ = env.step(acts[-1])
-        observed.append(obs)
-        is_over = terminated or truncated
+    try:
+        for _ in range(_NUM_TRIED):
+            if is_over:
+                env.reset(seed=0)
+            acts.append(rng.uniform(space.low, space.high))
+            obs, _, terminated, truncated, _ = env.step(acts[-1])
+            observed.append(obs)
+            is_over = terminated or truncated
+    except StepError as error:
+        raise ConfigError(f"env.id: step {len(observed)} of a trial: {error}") from error
     return Steps(*(torch.as_tensor(np.array(rows), dtype=torch.float32) for rows in (acts, observed)))
 
 
