@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.attack import command_lines, damage, data_files, exploits
+from benchmarks.attack import command_lines, damage, data_files, exploits, faults, kills, soak
 from benchmarks.attack.attempts import Family, Verdict
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (exploits.FAMILY, damage.FAMILY, command_lines.FAMILY, data_files.FAMILY)
+    module.FAMILY.name: module.FAMILY for module in (exploits, damage, command_lines, data_files, faults, kills, soak)
 }
 QUICK = tuple(name for name in FAMILIES if name not in {"kills", "soak"})
 

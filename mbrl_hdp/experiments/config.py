@@ -360,9 +360,9 @@ def check_fit_config(config: DictConfig) -> FitMainConfig:
 
 
 def _typed(config: DictConfig, name: str) -> Any:
-    for key in sorted(OmegaConf.missing_keys(config)):
-        raise ConfigError(f"{key} has no value; set it on the command line, as in {key}=...")
     try:
+        for key in sorted(OmegaConf.missing_keys(config)):
+            raise ConfigError(f"{key} has no value; set it on the command line, as in {key}=...")
         typed = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(str(error).split())) from error

@@ -13,6 +13,9 @@ from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker
 from mbrl_hdp.data.trajectories import Episode
 from mbrl_hdp.errors import PluginError, StepError
 
+MAX_STEPS = 100_000
+"""Longest episode: an environment that never ends is cut here."""
+
 Vector = np.ndarray[Any, Any]
 Observer = Callable[[Vector, Vector, float, Vector, bool], None]
 
@@ -45,7 +48,7 @@ def run_episode(
     act: Callable[[Vector], Vector],
     tracker: ContextTracker | None,
     seed: int,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_STEPS,
     observe: Observer | None = None,
 ) -> Record:
     """Run one episode to its end; what cannot be used ends it in the step it appears.

@@ -29,6 +29,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     for line in overrides:
         try:
             parsed.append(parser.parse_override(line))
+            if not parsed[-1].key_or_group:
+                raise HydraException("no key")
         except (HydraException, RecursionError) as error:
             raise ConfigError(f"{short(line)!r} is no override; write key=value, as in seed=3 or prior=hdp") from error
     return parsed

@@ -14,6 +14,7 @@ import mbrl_hdp.envs  # noqa: F401 - registers the tasks
 from mbrl_hdp.control.rewards import AnyRewardFn, LearnedReward, RewardFn
 from mbrl_hdp.errors import ConfigError, MbrlHdpError
 from mbrl_hdp.experiments.checked_env import CheckedEnv
+from mbrl_hdp.experiments.episodes import MAX_STEPS
 from mbrl_hdp.experiments.user_code import Steps, check_reward, check_termination, few_steps, load_function, search_here
 
 if TYPE_CHECKING:
@@ -104,6 +105,10 @@ def make_env(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     Raises:
         ConfigError: if it does not exist, does not take these arguments or has other spaces than flat bounded boxes.
     """
+    for key in ("horizon", "max_episode_steps"):
+        steps = kwargs.get(key)
+        if isinstance(steps, int | float) and not 1 <= steps <= MAX_STEPS:
+            raise ConfigError(f"env.kwargs.{key} must be 1 to {MAX_STEPS} (longer episodes are cut), got {steps:g}")
     if ":" in env_id:
         search_here()
     try:
