@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mbrl_hdp.envs import rendering
 from mbrl_hdp.envs.chains import Chain, chain_from_config
 from mbrl_hdp.envs.drone_backends import make_backend
-from mbrl_hdp.envs.drone_physics import ACT_DIM, OBS_DIM, DroneConfig, DronePhysics, continue_angles
+from mbrl_hdp.envs.drone_physics import ACT_DIM, OBS_DIM, DronePhysics, TakeOffConfig, continue_angles
 from mbrl_hdp.envs.switching import Context, SwitchingContext, contexts_from_config
 from mbrl_hdp.errors import ConfigError, did_you_mean
 
@@ -46,9 +46,9 @@ class DroneTakeOff(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]]):
     angle_columns = (3, 4, 5)  # policies see the sine and cosine of these columns
 
     def __init__(
-        self, config: DroneConfig | None = None, backend: str = "pybullet", render_mode: str | None = None
+        self, config: TakeOffConfig | None = None, backend: str = "pybullet", render_mode: str | None = None
     ) -> None:
-        self.config = DroneConfig() if config is None else config
+        self.config = TakeOffConfig() if config is None else config
         self.physics = DronePhysics(self.config)
         self.backend = backend
         self.render_mode = render_mode
@@ -158,18 +158,18 @@ def make_drone(
         chain: another chain: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
         backend: `pybullet`, `gym_pybullet_drones` or `vector`.
         render_mode: `rgb_array` or None.
-        **numbers: any field of `DroneConfig` (mass, rpm_band, control_rate, horizon, tilt_weight, ...).
+        **numbers: any field of `TakeOffConfig` (mass, rpm_band, control_rate, horizon, tilt_weight, ...).
 
     Raises:
         ConfigError: for an unknown number, context parameter, chain or backend.
     """
-    known = [field.name for field in dataclasses.fields(DroneConfig)]
+    known = [field.name for field in dataclasses.fields(TakeOffConfig)]
     for name in numbers:
         if name not in known:
             raise ConfigError(f"the drone has no setting {name!r}; {did_you_mean(name, known)}")
     chosen = contexts_from_config(actuation, contexts, CONTEXT_PARAMETERS)
     law = chain_from_config(len(chosen), chain, switch=switch, cool_off=cool_off, counter_at_reset=counter_at_reset)
-    return SwitchingContext(DroneTakeOff(DroneConfig(**numbers), backend, render_mode), chosen, law)
+    return SwitchingContext(DroneTakeOff(TakeOffConfig(**numbers), backend, render_mode), chosen, law)
 
 
 def _body_axes(euler: NDArray[np.float64]) -> NDArray[np.float64]:

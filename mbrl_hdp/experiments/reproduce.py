@@ -14,7 +14,7 @@ from pathlib import Path
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import ConfigError, MbrlHdpError, did_you_mean
 from mbrl_hdp.experiments.studies import load_study, study_names
-from mbrl_hdp.experiments.studies.study import Gate, Record, Study, cell_key, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Study, cell_key, table
 
 # Code that decides a study's numbers: a change here that is not committed is told in the record.
 _ROOMS = ("inference", "probability", "distil", "envs", "data", "belief", "control")
@@ -80,16 +80,16 @@ def run_missing(study: Study, options: ReproduceOptions) -> int:
     for number, cell in enumerate(cells):
         started = time.perf_counter()
         results = study.run(cell)
-        record = Record(cell, results, commit, time.perf_counter() - started)
+        record = CellRecord(cell, results, commit, time.perf_counter() - started)
         _append(record, records_path(study.name, options.folder))
         where = " ".join(f"{key}={cell[key]}" for key in ("max_contexts", "agent", "failure", "seed") if key in cell)
         print(f"{study.name} {number + 1}/{len(cells)}: {where}, {record.time_s:.0f} s", flush=True)
     return len(cells)
 
 
-def read_records(study: Study, folder: Path) -> list[Record]:
+def read_records(study: Study, folder: Path) -> list[CellRecord]:
     """Read the finished cells of a study, and of those that it reads along, in the order of its plan."""
-    found: dict[str, Record] = {}
+    found: dict[str, CellRecord] = {}
     for name in (*study.reads, study.name):
         path = records_path(name, folder)
         lines = path.read_text().splitlines() if path.is_file() else []
@@ -149,7 +149,7 @@ def _git(root: Path, *words: str) -> str:
     return subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _append(record: Record, path: Path) -> None:
+def _append(record: CellRecord, path: Path) -> None:
     """Add one line in one write, so that processes side by side do not cut into each other's lines."""
     line = json.dumps({"settings": record.settings, "results": record.results, "commit": record.commit,
                        "time_s": round(record.time_s, 1)}) + "\n"  # fmt: skip
@@ -161,12 +161,12 @@ def _append(record: Record, path: Path) -> None:
         os.close(handle)
 
 
-def _parse(line: str) -> Record | None:
+def _parse(line: str) -> CellRecord | None:
     try:
         words = json.loads(line)
     except json.JSONDecodeError:  # a process was ended while it wrote: the cell runs again
         return None
-    return Record(words["settings"], words["results"], words["commit"], words["time_s"])
+    return CellRecord(words["settings"], words["results"], words["commit"], words["time_s"])
 
 
 def _run_side_by_side(name: str, options: ReproduceOptions) -> None:
@@ -191,7 +191,7 @@ def _gates(gates: list[Gate]) -> str:
     return table(("asked for", "found", "gate"), [[gate.name, gate.found, marks[gate.is_met]] for gate in gates])
 
 
-def _provenance(study: Study, records: list[Record]) -> str:
+def _provenance(study: Study, records: list[CellRecord]) -> str:
     commits = sorted({record.commit for record in records})
     seeds = sorted({record.settings["seed"] for record in records})
     total = sum(record.time_s for record in records)

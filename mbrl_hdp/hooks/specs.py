@@ -81,7 +81,7 @@ class Kind:
 
 KINDS = (
     Kind("prior", "mbrl_hdp_register_priors", "prior"),
-    Kind("distiller", "mbrl_hdp_register_distillers", "distillation"),
+    Kind("distillation", "mbrl_hdp_register_distillers", "distillation"),
     Kind("baseline", "mbrl_hdp_register_baselines", "agent"),
     Kind("dynamics", "mbrl_hdp_register_dynamics", "dynamics"),
 )

@@ -22,9 +22,9 @@ from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.types import TaskSpec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _NUMBERS, _WORDS = "model.safetensors", "model.json"
-_KINDS = {"prior": "prior", "dynamics": "dynamics", "distillation": "distiller"}
+_KINDS = ("prior", "dynamics", "distillation")
 
 
 def save_model(model: ContextModel, folder: Path) -> None:
@@ -119,7 +119,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
-    plugin = registry.get(_KINDS[kind], words["name"])
+    plugin = registry.get(kind, words["name"])
     known = {field.name for field in dataclasses.fields(plugin.spec.config)}
     for key in words["config"]:
         if key not in known:

@@ -33,7 +33,7 @@ _NUM_COLOURS, _NEARLY_WHITE, _ALARM_STEPS = 128, 248, 4
 
 
 @dataclass(frozen=True)
-class ContextStrips:
+class ContextTimeline:
     """What is told about the contexts of an episode, all in one numbering: that of the true contexts where known.
 
     Learned contexts that match no true one are numbered after them.
@@ -56,7 +56,7 @@ class ContextStrips:
         return np.zeros(0, dtype=np.int64) if self.truth is None else np.flatnonzero(np.diff(self.truth)) + 1
 
 
-def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> ContextStrips:
+def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> ContextTimeline:
     """Bring truth, belief and most likely contexts of an episode into one numbering.
 
     Args:
@@ -81,7 +81,7 @@ def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> Con
         wide = np.zeros((len(belief), size))
         wide[:, number[: belief.shape[1]]] = belief
         belief = wide
-    return ContextStrips(truth, belief, None if likely is None else number[likely], size)
+    return ContextTimeline(truth, belief, None if likely is None else number[likely], size)
 
 
 def animate_run(folder: str | Path, path: str | Path | None = None, episode: int = 0) -> tuple[Path, Record]:
@@ -130,7 +130,7 @@ def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
     return record, pictures
 
 
-def _scene(env: Any, strips: ContextStrips, pictures: list[Any]) -> Scene:
+def _scene(env: Any, strips: ContextTimeline, pictures: list[Any]) -> Scene:
     if isinstance(env.unwrapped, CartPoleSwingUp):
         contexts = env.get_wrapper_attr("contexts")
         factors = [float(context.attributes.get("actuation", env.unwrapped.physics.actuation)) for context in contexts]
@@ -150,7 +150,7 @@ def _context_names(env: Any) -> list[str]:
 
 def animate_episode(
     record: Record,
-    strips: ContextStrips,
+    strips: ContextTimeline,
     path: str | Path,
     *,
     scene: Scene | None = None,
@@ -194,7 +194,7 @@ def animate_episode(
 class _Stage:
     """The figure that every frame is drawn on: set up once, then moved on."""
 
-    def __init__(self, record: Record, strips: ContextStrips, scene: Scene, names: Sequence[str], title: str) -> None:
+    def __init__(self, record: Record, strips: ContextTimeline, scene: Scene, names: Sequence[str], title: str) -> None:
         self.record, self.scene = record, scene
         self.length = len(record.episode.obs) - 1
         self.returns = np.concatenate([[0.0], np.cumsum(np.zeros(self.length) if record.episode.reward is None
@@ -223,7 +223,9 @@ class _Stage:
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
 
-    def _draw_row(self, ax: Any, name: str, values: Any, colours: list[Any], strips: ContextStrips) -> tuple[Any, int]:
+    def _draw_row(
+        self, ax: Any, name: str, values: Any, colours: list[Any], strips: ContextTimeline
+    ) -> tuple[Any, int]:
         edges = np.repeat(np.arange(self.length + 1), 2)[1:-1]
         if values.ndim == 1:
             values = np.eye(strips.num_contexts)[values]
@@ -259,12 +261,12 @@ _SCENE = ""
 _TRUTH, _BELIEF, _LIKELY = "true context\n(hidden)", "belief before\nthe step", "most likely\nafter the step"
 
 
-def _rows(strips: ContextStrips) -> dict[str, Any]:
+def _rows(strips: ContextTimeline) -> dict[str, Any]:
     rows = {_TRUTH: strips.truth, _BELIEF: strips.belief, _LIKELY: strips.likely}
     return {name: values for name, values in rows.items() if values is not None}
 
 
-def _handles(strips: ContextStrips, colours: list[Any], names: Sequence[str]) -> list[Any]:
+def _handles(strips: ContextTimeline, colours: list[Any], names: Sequence[str]) -> list[Any]:
     num_true = 0 if strips.truth is None else int(strips.truth.max()) + 1
     found = [number for number in range(strips.num_contexts) if number < num_true or _is_used(strips, number)]
     words = {number: names[number] if number < len(names) else f"learned context {number}" for number in found}
@@ -276,7 +278,7 @@ def _handles(strips: ContextStrips, colours: list[Any], names: Sequence[str]) ->
     return handles
 
 
-def _is_used(strips: ContextStrips, number: int) -> bool:
+def _is_used(strips: ContextTimeline, number: int) -> bool:
     """Return whether a learned context is ever believed in enough to be seen."""
     is_likely = strips.likely is not None and bool((strips.likely == number).any())
     return is_likely or (strips.belief is not None and bool(strips.belief[:, number].max() > 0.02))

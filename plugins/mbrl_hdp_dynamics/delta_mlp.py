@@ -19,7 +19,7 @@ from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, requir
 class DeltaMlpConfig(HeadsConfig):
     """Settings of `delta_mlp`."""
 
-    angles: list[int] = setting([], "observation columns that are angles: the networks see sine and cosine", at_least=0)
+    angle_columns: list[int] = setting([], "columns of obs that are angles: networks see sine and cosine", at_least=0)
 
 
 @dataclass
@@ -33,17 +33,17 @@ class DeltaMlpDynamics(StructuredDynamics):
     Angle columns (unwrapped, in radians) are seen as sine and cosine and predicted as angles.
     """
 
-    def __init__(self, task: TaskSpec, config: HeadsConfig, angles: tuple[int, ...] = ()) -> None:
-        self.angles = angles
-        super().__init__(task, task.obs_dim + task.act_dim + len(angles), task.obs_dim, config)
+    def __init__(self, task: TaskSpec, config: HeadsConfig, angle_columns: tuple[int, ...] = ()) -> None:
+        self.angle_columns = angle_columns
+        super().__init__(task, task.obs_dim + task.act_dim + len(angle_columns), task.obs_dim, config)
 
     def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch I"]:
         """Return obs with every angle replaced by its sine and cosine, then act."""
-        if not self.angles:
+        if not self.angle_columns:
             return torch.cat([obs, act], -1)
         parts: list[Tensor] = []
         begin = 0
-        for column in self.angles:
+        for column in self.angle_columns:
             angle = obs[..., column : column + 1]
             parts += [obs[..., begin:column], angle.sin(), angle.cos()]
             begin = column + 1
@@ -79,7 +79,7 @@ class DeltaMlpDynamics(StructuredDynamics):
             noise = standard * self.noise_std()[paths] * self.target_scaler.scale
         from mbrl_hdp_dynamics.rollout_kernels import DeltaRollout
 
-        networks = self.heads, self.angles, self.input_scaler, self.target_scaler
+        networks = self.heads, self.angle_columns, self.input_scaler, self.target_scaler
         return DeltaRollout(*networks, obs, paths, noise)
 
     def _is_compiled_for(self, obs: Tensor) -> bool:
@@ -99,12 +99,12 @@ def build_delta_mlp(config: DeltaMlpConfig, task: TaskSpec) -> DeltaMlpDynamics:
         ConfigError: on settings out of range.
     """
     check_settings(config, "dynamics")
-    angles = tuple(sorted(config.angles))
-    if len(set(angles)) < len(angles) or any(column >= task.obs_dim for column in angles):
+    columns = tuple(sorted(config.angle_columns))
+    if len(set(columns)) < len(columns) or any(column >= task.obs_dim for column in columns):
         raise ConfigError(
-            f"dynamics.angles={list(config.angles)} must be different observation columns, each below {task.obs_dim}"
+            f"dynamics.angle_columns={list(config.angle_columns)} must be different columns, each below {task.obs_dim}"
         )
-    return DeltaMlpDynamics(task, config, angles)
+    return DeltaMlpDynamics(task, config, columns)
 
 
 def build_cartpole(config: CartpoleConfig, task: TaskSpec) -> DeltaMlpDynamics:
@@ -115,4 +115,4 @@ def build_cartpole(config: CartpoleConfig, task: TaskSpec) -> DeltaMlpDynamics:
     """
     check_settings(config, "dynamics")
     require_dimensions("cartpole", task, 4, 1, "observations x, v, theta, omega and one force")
-    return DeltaMlpDynamics(task, config, angles=(2,))
+    return DeltaMlpDynamics(task, config, angle_columns=(2,))

@@ -120,7 +120,7 @@ class DeltaRollout:
 
     Args:
         heads: networks with one hidden layer that predict the change of the observation.
-        angles: observation columns that the networks see as sine and cosine.
+        angle_columns: observation columns that the networks see as sine and cosine.
         inputs: scale of the features.
         targets: scale of the changes.
         obs: where all begin.
@@ -131,7 +131,7 @@ class DeltaRollout:
     def __init__(
         self,
         heads: ContextHeads,
-        angles: tuple[int, ...],
+        angle_columns: tuple[int, ...],
         inputs: ColumnScaler,
         targets: ColumnScaler,
         obs: Float[Tensor, " S"],
@@ -140,11 +140,11 @@ class DeltaRollout:
     ) -> None:
         (weight, out_weight), (bias, out_bias) = heads.weights, heads.biases
         is_angle = np.zeros(len(obs), np.bool_)
-        is_angle[list(angles)] = True
+        is_angle[list(angle_columns)] = True
         scales = [_array(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
         layers = pad_hidden(_array(weight), _array(bias)), pad_output(_array(out_weight)), _array(out_bias)
         shift = obs.new_zeros(*paths.shape, len(obs)) if noise is None else noise
-        self._act_dim = len(inputs.centre) - len(obs) - len(angles)
+        self._act_dim = len(inputs.centre) - len(obs) - len(angle_columns)
         self._start = _array(obs), _array(paths)
         self._networks = is_angle, *scales, *layers, _array(shift), noise is not None
 

@@ -24,7 +24,7 @@ from mbrl_hdp.experiments.studies.finite_problems import (
     revealed_problem,
     shelter_problem,
 )
-from mbrl_hdp.experiments.studies.study import Record
+from mbrl_hdp.experiments.studies.study import CellRecord
 
 TINY = FiniteCmdp(
     initial_state=np.array([0.7, 0.3]),
@@ -270,7 +270,7 @@ def test_wrong_problems_are_refused(change, word):
 
 class TestStudy:
     def records(self):
-        return [Record(cell, theorem3.run(cell), "abc", 1.0) for cell in theorem3.cells(None, True)]
+        return [CellRecord(cell, theorem3.run(cell), "abc", 1.0) for cell in theorem3.cells(None, True)]
 
     def test_a_page_of_all_quick_cells(self):
         page = theorem3.page(self.records())
@@ -281,7 +281,7 @@ class TestStudy:
     def test_gates_can_fail(self, monkeypatch):
         monkeypatch.setattr(theorem3, "cells", lambda *_: [])
         cell = {"family": "random", "seed": 100, "num_problems": 2}
-        records = [Record(cell, theorem3.run(cell), "abc", 1.0)]
+        records = [CellRecord(cell, theorem3.run(cell), "abc", 1.0)]
         assert theorem3.page(records).gates[0].is_met
         records[0].results["switch_bound"][1] = 99.0
         assert theorem3.page(records).gates[0].is_met is False

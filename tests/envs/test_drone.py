@@ -16,7 +16,7 @@ from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 from mbrl_hdp.envs.drone import DroneTakeOff, make_drone
 from mbrl_hdp.envs.drone_backends import PybulletBackend, vehicle_description
-from mbrl_hdp.envs.drone_physics import DroneConfig, DronePhysics, euler_angles
+from mbrl_hdp.envs.drone_physics import DronePhysics, TakeOffConfig, euler_angles
 from mbrl_hdp.errors import ConfigError
 
 BACKENDS = ["pybullet", "vector"]
@@ -184,7 +184,7 @@ def test_seeds_hold_and_resets_leave_nothing_behind(backend):
 def test_close_disconnects():
     import pybullet
 
-    backend = PybulletBackend(DroneConfig())
+    backend = PybulletBackend(TakeOffConfig())
     client = backend._client
     assert pybullet.isConnected(client)
     backend.close()
@@ -196,7 +196,7 @@ def test_angles_are_continued_beyond_a_turn():
     acts = np.tile(0.18 * np.array([-1.0, -1.0, 1.0, 1.0]), (80, 1))
     for backend in BACKENDS:
         free, _, _ = rollout(make_drone(backend=backend, actuation=[1.0], horizon=80), acts)
-        engine, _, _ = rollout(make_drone(backend=backend, actuation=[1.0], angles="engine"), acts)
+        engine, _, _ = rollout(make_drone(backend=backend, actuation=[1.0], attitude="engine"), acts)
         assert free[-1, 3] > math.pi + 0.5
         assert np.abs(np.diff(free[:, 3])).max() < 0.2
         assert np.abs(engine[:, 3]).max() <= math.pi
@@ -217,7 +217,7 @@ def test_euler_angles_are_the_engines():
 
 def test_reward_and_termination_functions():
     obs, rewards, _ = rollout(make_drone(tilt_weight=0.7), random_acts(6))
-    env = DroneTakeOff(DroneConfig(tilt_weight=0.7), backend="vector")
+    env = DroneTakeOff(TakeOffConfig(tilt_weight=0.7), backend="vector")
     act, next_obs = torch.zeros(80, 4, dtype=torch.float64), torch.as_tensor(obs[1:])
     assert env.reward_fn(act, next_obs).shape == (80, 1)
     np.testing.assert_allclose(env.reward_fn(act, next_obs)[:, 0], rewards, rtol=1e-12)
@@ -287,7 +287,7 @@ def test_random_episodes_on_the_engine():
         ({"mass": -1.0}, r"drone\.mass must be above 0"),
         ({"control_rate": 70}, r"control_rate must divide drone\.physics_rate \(240\), got 70"),
         ({"inertia_z": 3e-5}, r"inertia_z must be at most twice drone\.inertia_xy"),
-        ({"angles": "wrapped"}, "did you mean 'unwrapped'"),
+        ({"attitude": "wrapped"}, "did you mean 'unwrapped'"),
         ({"contexts": [{"gravity": 1.0}]}, r"contexts\[0\]\.gravity is unknown"),
         ({"backend": "gym_pybullet_drones", "mass": 0.03}, "vehicle of its own with mass=0.027"),
     ],
@@ -298,7 +298,7 @@ def test_wrong_settings_are_refused(settings, message):
 
 
 def test_vehicle_description_follows_the_config():
-    text = vehicle_description(DroneConfig(mass=0.031, arm=0.04))
+    text = vehicle_description(TakeOffConfig(mass=0.031, arm=0.04))
     assert 'mass value="0.031"' in text
     assert 'xyz="0.04 -0.04 0"' in text
     assert text.count('<mass value="0"/>') == 5
@@ -311,7 +311,7 @@ def test_presets(name):
     assert preset["name"] == name
     env = gymnasium.make(f"mbrl_hdp.envs:{preset['id']}", **preset["kwargs"])
     core = env.unwrapped
-    assert core.config == DroneConfig()
+    assert core.config == TakeOffConfig()
     assert core.backend == {"drone": "pybullet", "drone_vector": "vector"}[name]
     assert env.get_wrapper_attr("num_contexts") == 2
     env.close()

@@ -13,7 +13,7 @@ from mbrl_hdp.experiments import reproduce as module
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, read_records, reproduce, share_of
 from mbrl_hdp.experiments.studies import branches, chain_bias, load_study, robust, study_names, table1, table_s3
 from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes, switch_probability
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Study, cell_key, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Study, cell_key, table
 
 
 def counting_study(calls):
@@ -104,7 +104,7 @@ def test_default_cells_of_chain_bias_are_those_of_robust():
 
 
 def record(size, seed, results):
-    return Record(fit_settings(size, seed), results, "abc", 1.0)
+    return CellRecord(fit_settings(size, seed), results, "abc", 1.0)
 
 
 def fit_results(accuracy, kept=2):
@@ -172,7 +172,7 @@ def test_a_branch_equals_the_whole_run():
         branch.advance(step, 8)
 
         whole, uninterrupted = fresh()
-        whole.distiller.train_threshold = 0.34
+        whole.distillation.train_threshold = 0.34
         uninterrupted.advance(0, 8)
     assert torch.equal(branch.keep, uninterrupted.keep)
     for ours, theirs in zip(branched.parameters(), whole.parameters(), strict=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from mbrl_hdp.experiments.studies import load_study, table2
-from mbrl_hdp.experiments.studies.study import Record
+from mbrl_hdp.experiments.studies.study import CellRecord
 
 
 def record(agent, failure, seed, value, episodes=160, curve=None, profile="fast"):
@@ -14,7 +14,7 @@ def record(agent, failure, seed, value, episodes=160, curve=None, profile="fast"
         "time_breakdown_s": {"env": 1.0, "act": 2.0, "model": 3.0, "agent": 0.0, "evaluate": 4.0},
     }  # fmt: skip
     settings = {"agent": agent, "failure": failure, "profile": profile, "seed": seed, "overrides": []}
-    return Record(settings, {"summary": summary, "curve": curve or [[100, value, 30.0]]}, "abc", 1.0)
+    return CellRecord(settings, {"summary": summary, "curve": curve or [[100, value, 30.0]]}, "abc", 1.0)
 
 
 def gates(records):

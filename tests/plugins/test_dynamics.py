@@ -24,7 +24,7 @@ def build(name, max_contexts=3, **changes):
     """Build one of the structures by a short name, in double precision."""
     makers = {
         "delta_mlp": lambda: build_delta_mlp(DeltaMlpConfig(**SMALL, **changes), task(max_contexts, 3, 2)),
-        "angles": lambda: build_delta_mlp(DeltaMlpConfig(**SMALL, angles=[2, 0]), task(max_contexts, 3, 2)),
+        "angles": lambda: build_delta_mlp(DeltaMlpConfig(**SMALL, angle_columns=[2, 0]), task(max_contexts, 3, 2)),
         "deep": lambda: build_delta_mlp(DeltaMlpConfig(hidden_sizes=[7, 6]), task(max_contexts, 3, 2)),
         "no_actions": lambda: build_delta_mlp(DeltaMlpConfig(**SMALL), task(max_contexts, 3, 0)),
         "linear": lambda: build_linear(LinearConfig(**changes), task(max_contexts, 3, 2)),
@@ -477,8 +477,8 @@ def test_rows_of_the_wrong_width_are_refused(name):
         (lambda: build_vehicle(VehicleConfig(), task(2, 12, 2, dt=None)), r"dynamics\.dt"),
         (lambda: build_vehicle(VehicleConfig(), task(2, 13, 2)), "obs_dim 13"),
         (lambda: build_vehicle(VehicleConfig(density="social"), task(2, 12, 2)), r"dynamics\.density"),
-        (lambda: build_delta_mlp(DeltaMlpConfig(angles=[3]), task(2, 3, 1)), r"dynamics\.angles"),
-        (lambda: build_delta_mlp(DeltaMlpConfig(angles=[1, 1]), task(2, 3, 1)), r"dynamics\.angles"),
+        (lambda: build_delta_mlp(DeltaMlpConfig(angle_columns=[3]), task(2, 3, 1)), r"dynamics\.angle_columns"),
+        (lambda: build_delta_mlp(DeltaMlpConfig(angle_columns=[1, 1]), task(2, 3, 1)), r"dynamics\.angle_columns"),
         (lambda: build_delta_mlp(DeltaMlpConfig(hidden_sizes=[0]), task(2, 3, 1)), r"dynamics\.hidden_sizes\[0\]"),
         (lambda: build_linear(LinearConfig(noise="block"), task(2, 3, 1)), r"dynamics\.noise"),
         (lambda: build_linear(LinearConfig(std_floor=1.0), task(2, 3, 1)), r"dynamics\.std_floor"),

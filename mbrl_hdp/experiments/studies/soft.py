@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
-from mbrl_hdp.experiments.studies.study import Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
 THRESHOLDS = (0.05, 0.3, 0.5)
 SEEDS = range(100, 103)
@@ -28,7 +28,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     ]
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Return what remains at each threshold."""
     rows = [
         [

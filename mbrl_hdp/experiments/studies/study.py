@@ -12,7 +12,7 @@ Results = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Record:
+class CellRecord:
     """One finished cell.
 
     Attributes:
@@ -74,7 +74,7 @@ class Study:
     title: str
     cells: Callable[[Sequence[int] | None, bool], list[Settings]]
     run: Callable[[Settings], Results]
-    page: Callable[[list[Record]], Page]
+    page: Callable[[list[CellRecord]], Page]
     reads: tuple[str, ...] = ()
 
 

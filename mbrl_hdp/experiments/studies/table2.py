@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.loop import train
 from mbrl_hdp.experiments.metrics import read_metrics
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Results, Settings, Study, cell_key, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Results, Settings, Study, cell_key, table
 from mbrl_hdp.experiments.summary import bootstrap_interval
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.runtime import configure
@@ -112,7 +112,7 @@ def learning_curve(rows: Sequence[Mapping[str, str]]) -> list[list[float]]:
     return found
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Put our returns beside the paper's."""
     fast = [record for record in records if record.settings["profile"] != "paper"]
     body = [
@@ -143,7 +143,7 @@ def page(records: list[Record]) -> Page:
     return Page("\n\n".join(body), [*_gates(fast), *_paper_gate(records), *_collapse_gate(fast)])
 
 
-def _time_to(records: list[Record]) -> str:
+def _time_to(records: list[CellRecord]) -> str:
     found = []
     for record in _group(records, "C-CEM", "hard"):
         reached = [point for point in record.results["curve"] if point[1] >= QUICK_RETURN]
@@ -152,11 +152,11 @@ def _time_to(records: list[Record]) -> str:
     return "; ".join(found) or "not run yet"
 
 
-def _group(records: list[Record], agent: str, failure: str) -> list[Record]:
+def _group(records: list[CellRecord], agent: str, failure: str) -> list[CellRecord]:
     return [r for r in records if r.settings["agent"] == agent and r.settings["failure"] == failure]
 
 
-def _rows(agent: str, records: list[Record]) -> list[list[str]]:
+def _rows(agent: str, records: list[CellRecord]) -> list[list[str]]:
     ours = [f"{agent}, ours"]
     for failure in FAILURES:
         returns = [np.array(r.results["summary"]["returns"]) for r in _group(records, agent, failure)]
@@ -170,7 +170,7 @@ def _rows(agent: str, records: list[Record]) -> list[list[str]]:
     return [ours, [f"{agent}, paper", *PAPER[agent]]]
 
 
-def _each(record: Record) -> list[str]:
+def _each(record: CellRecord) -> list[str]:
     found, settings = record.results["summary"], record.settings
     loss = found["switch_loss"] or {}
     return [
@@ -187,14 +187,14 @@ def _or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _times(failure: str, agent: str, records: list[Record]) -> list[str]:
+def _times(failure: str, agent: str, records: list[CellRecord]) -> list[str]:
     group = [record.results["summary"]["time_breakdown_s"] for record in _group(records, agent, failure)]
     means = {name: mean(times[name] for times in group) for name in group[0]}
     total = sum(means.values())
     return [failure, agent, *(f"{100 * seconds / total:.0f}" for seconds in means.values()), f"{total:.0f}"]
 
 
-def _gates(records: list[Record]) -> list[Gate]:
+def _gates(records: list[CellRecord]) -> list[Gate]:
     gates = []
     for (agent, failure), (least, most) in WANTED.items():
         group = [record.results["summary"] for record in _group(records, agent, failure)]
@@ -211,7 +211,7 @@ def _gates(records: list[Record]) -> list[Gate]:
     return gates
 
 
-def _paper_gate(records: list[Record]) -> list[Gate]:
+def _paper_gate(records: list[CellRecord]) -> list[Gate]:
     """Hold the one run with the paper's budget to what is asked of the quick ones."""
     least, most = WANTED["C-SAC", "hard"]
     gates = []
@@ -226,7 +226,7 @@ def _paper_gate(records: list[Record]) -> list[Gate]:
     return gates
 
 
-def _collapse_gate(records: list[Record]) -> list[Gate]:
+def _collapse_gate(records: list[CellRecord]) -> list[Gate]:
     group = _group(records, "C-CEM", "hard")
     if not group:
         return []

@@ -8,7 +8,7 @@ import numpy as np
 
 from mbrl_hdp.experiments.studies import table1
 from mbrl_hdp.experiments.studies.branches import run_branches
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Study, table
 
 LIMIT = 0.01
 REFERENCE = 5
@@ -28,7 +28,7 @@ def chain_distance(chain: list[list[float]], reference: list[list[float]]) -> fl
     return float(np.abs(first - second).sum() / np.abs(second).sum())
 
 
-def distances(records: list[Record], size: int, threshold: float) -> list[float]:
+def distances(records: list[CellRecord], size: int, threshold: float) -> list[float]:
     """Return delta_K of every seed that has both K and the reference."""
     chains = {
         (record.settings["max_contexts"], record.settings["seed"]): record.results["branches"][str(threshold)]
@@ -41,7 +41,7 @@ def distances(records: list[Record], size: int, threshold: float) -> list[float]
     ]
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Lay the table beside the paper's."""
     records = table1.with_floor(records)
     sizes = [size for size in table1.sizes_of(records) if size != REFERENCE]
