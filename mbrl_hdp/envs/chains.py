@@ -9,7 +9,7 @@ Cool-off c: a context acts at least c steps, after that it may switch at every s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -267,13 +267,6 @@ class ScheduleChain(Chain):
         if self.sequence.min() < 0 or largest >= self.num_contexts:
             raise ConfigError(f"sequence must hold contexts 0 to {self.num_contexts - 1}, got {sorted(set(sequence))}")
         self.repeat = repeat
-
-    @classmethod
-    def from_dwells(
-        cls, dwells: Iterable[tuple[int, int]], num_contexts: int | None = None, repeat: bool = False
-    ) -> ScheduleChain:
-        """Build from pairs (context, number of steps), e.g. `[(0, 30), (1, 20)]`."""
-        return cls([context for context, steps in dwells for _ in range(steps)], num_contexts, repeat)
 
     def first(self, uniform: FloatArray, obs: FloatArray | None) -> IntArray:  # noqa: ARG002
         """Return the first entry."""

@@ -88,11 +88,6 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
         """Number of contexts."""
         return len(self.contexts)
 
-    @property
-    def context_names(self) -> tuple[str, ...]:
-        """Names of the contexts, in order."""
-        return tuple(context.name or f"context {index}" for index, context in enumerate(self.contexts))
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment under its own values, then draw the first acting context."""
         self._release()

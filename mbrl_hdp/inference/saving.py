@@ -66,8 +66,7 @@ def load(folder: str | Path, registry: Registry | None = None, device: str = "cp
     words, tensors = _read(folder / _NUMBERS)
     registry = registry or load_registry()
     try:
-        sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in words["task"].items()}
-        task = TaskSpec(**sizes)
+        task = TaskSpec(**words["task"])
         parts = ModelParts(**{kind: _part(kind, words["parts"][kind], registry) for kind in _KINDS})
         report = FitReport(**words["report"])
     except (KeyError, TypeError) as error:
@@ -130,11 +129,3 @@ def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
 def _plain(config: Any) -> dict[str, Any]:
     """Return a plugin's settings as plain words; the option name that Hydra adds is left out."""
     return {key: value for key, value in dataclasses.asdict(config).items() if key != "name"}
-
-
-def is_finite(model: ContextModel) -> bool:
-    """Return whether every number of a model is finite."""
-    return all(bool(torch.isfinite(t).all()) for t in model.state_dict().values() if t.is_floating_point())
-
-
-load_model = load

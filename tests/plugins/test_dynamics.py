@@ -413,45 +413,6 @@ def test_vehicle_density_of_all_cars_is_the_sum():
     torch.testing.assert_close(model.log_prob(*data), ego + social)
 
 
-@pytest.mark.parametrize("name", ["linear", "linear_full"])
-def test_linear_recovers_least_squares(name):
-    """One context with a weak prior: coefficients and noise covariance of ordinary least squares."""
-    model = build(name, 1, weight_std=1e4)
-    obs, act, _ = make_rows(model, 300)
-    generator = torch.Generator().manual_seed(4)
-    matrix = torch.randn(5, 3, generator=generator).double()
-    mixing = torch.tensor([[0.5, 0.0, 0.0], [0.4, 0.3, 0.0], [-0.6, 0.2, 0.7]], dtype=torch.float64)
-    noise = torch.randn(300, 3, generator=generator).double() @ mixing.T
-    next_obs = obs + torch.cat([obs, act], -1) @ matrix + 2.0 + noise
-    model.set_normaliser(obs, act, next_obs)
-    model.maximise(obs, act, next_obs, torch.ones(300, 1, dtype=torch.float64))
-    design = torch.cat([obs, act, torch.ones(300, 1)], -1)
-    solution = torch.linalg.lstsq(design, next_obs).solution
-    context = torch.zeros(300, dtype=torch.long)
-    torch.testing.assert_close(model.predict(obs, act, context), design @ solution, rtol=1e-6, atol=1e-6)
-    residual = next_obs - design @ solution
-    covariance = residual.T @ residual / 300
-    if name == "linear":
-        covariance = covariance.diagonal().diag()
-    torch.testing.assert_close(noise_covariance(model)[0], covariance, rtol=1e-4, atol=1e-4)
-    gradient = torch.autograd.grad(model.log_prob(obs, act, next_obs).mean(), list(model.parameters()))
-    assert max(float(part.abs().max()) for part in gradient) < 1e-3
-
-
-def test_linear_maximises_each_context_on_its_own_rows():
-    model = build("linear", 3, weight_std=1e4)
-    obs, act, next_obs = make_rows(model, 120)
-    next_obs[60:] = obs[60:] - 0.7 * obs[60:].roll(1, -1)
-    model.set_normaliser(obs, act, next_obs)
-    kept = model.heads.weights[0][2].clone()
-    weight = torch.zeros(120, 3, dtype=torch.float64)
-    weight[:60, 0] = weight[60:, 1] = 1.0
-    model.maximise(obs, act, next_obs, weight)
-    second = torch.ones(60, dtype=torch.long)
-    torch.testing.assert_close(model.predict(obs[60:], act[60:], second), next_obs[60:], rtol=1e-5, atol=1e-5)
-    assert torch.equal(model.heads.weights[0][2], kept)
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_rows_of_the_wrong_width_are_refused(name):
     model = build(name)
