@@ -156,14 +156,8 @@ class SacLearner:
         draw = squashed_draw(hidden[-1][0], noise, LOG_STD_BOUNDS)
         return draw._replace(log_prob=draw.log_prob.sub_(self._log_volume)), hidden
 
-    def _update_compiled(
-        self,
-        inputs: Float[Tensor, "n 2 rows B"],
-        reward: Float[Tensor, "n B"],
-        discount: Float[Tensor, "n B"],
-        noise: Float[Tensor, "n 2 A B"],
-    ) -> LastUpdate:
-        """`_update_once` for every minibatch, in compiled loops."""
+    def _update_compiled(self, inputs: Tensor, reward: Tensor, discount: Tensor, noise: Tensor) -> LastUpdate:
+        """Do `_update_once` for every minibatch (a further first axis), in compiled loops."""
         from mbrl_hdp.control import sac_kernels
 
         config, count, optim = self.config, len(reward), self.alpha_optim

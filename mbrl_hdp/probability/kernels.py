@@ -11,20 +11,23 @@ from typing import no_type_check
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from mbrl_hdp.compiling import compiled
-from mbrl_hdp.probability.scaling import LARGEST, SMALLEST, Derivatives, Forward
+from mbrl_hdp.probability.scaling import (
+    LARGEST,
+    SMALLEST,
+    Derivatives,
+    Forward,
+    Initial,
+    Lengths,
+    Lik,
+    Offset,
+    Transition,
+    Weights,
+)
 
 
-def forward_pass(
-    initial: Float[Tensor, " K"],
-    transition: Float[Tensor, "K K"],
-    lik: Float[Tensor, "T K B"],
-    offset: Float[Tensor, " B"],
-    lengths: Int[Tensor, " B"],
-) -> Forward:
+def forward_pass(initial: Initial, transition: Transition, lik: Lik, offset: Offset, lengths: Lengths) -> Forward:
     """Filter; see `batched.forward_pass`."""
     num_steps, _, batch = lik.shape
     probs = torch.empty_like(lik)
@@ -37,11 +40,7 @@ def forward_pass(
 
 
 def backward_pass(
-    transition: Float[Tensor, "K K"],
-    forward: Forward,
-    lengths: Int[Tensor, " B"],
-    weights: Float[Tensor, " B"],
-    dtype: torch.dtype,
+    transition: Transition, forward: Forward, lengths: Lengths, weights: Weights, dtype: torch.dtype
 ) -> Derivatives:
     """Smooth; see `batched.backward_pass`."""
     num_steps, num_contexts, batch = forward.probs.shape

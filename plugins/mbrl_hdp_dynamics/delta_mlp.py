@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mbrl_hdp.errors import ConfigError, DataError
-from mbrl_hdp.inference.dynamics import Rollout
+from mbrl_hdp.inference.dynamics import Obs, Paths, Rollout
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, require_dimensions
@@ -49,7 +49,7 @@ class DeltaMlpDynamics(StructuredDynamics):
             begin = column + 1
         return torch.cat([*parts, obs[..., begin:], act], -1)
 
-    def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
+    def targets(self, obs: Obs, next_obs: Obs) -> Float[Tensor, "batch O"]:
         """Return next_obs - obs."""
         return next_obs - obs
 
@@ -58,10 +58,7 @@ class DeltaMlpDynamics(StructuredDynamics):
         return obs + change
 
     def begin_rollout(
-        self,
-        obs: Float[Tensor, " S"],
-        paths: Int[Tensor, "paths steps"],
-        generator: torch.Generator | None = None,
+        self, obs: Float[Tensor, " S"], paths: Paths, generator: torch.Generator | None = None
     ) -> Rollout:
         """Return a compiled rollout where there is one; plans on the same path share their noise.
 
@@ -83,7 +80,7 @@ class DeltaMlpDynamics(StructuredDynamics):
         return DeltaRollout(*networks, obs, paths, noise)
 
     def _is_compiled_for(self, obs: Tensor) -> bool:
-        """Return whether the kernel serves: one hidden layer, single precision, CPU, no gradient asked for."""
+        """Return whether the kernel can be used: one hidden layer, single precision, CPU, no gradient needed."""
         tensors = obs, self.heads.weights[0]
         return (
             len(self.heads.weights) == 2
