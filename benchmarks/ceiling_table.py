@@ -144,7 +144,7 @@ Mean return of an episode +- standard error (which agent):
 """
 
 _WORDS = """
-- **context known**: the agent is told the context before every step.
+- **context known**: the agent sees the context before every step.
 - **exact filter**: the agent sees the states only; Bayes' rule on the chain with its cool-off counter. The physics has
   no noise, so any step on which the actuator is used reveals its context, one step late.
 - **blind**: the agent sees the states and knows the chain, but never learns from what it sees: its belief

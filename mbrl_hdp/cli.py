@@ -51,7 +51,7 @@ def _command(name: str) -> Command:
 
 
 def train(words: list[str]) -> int:
-    """Learn to control by Algorithm 1; any Hydra override, -m for sweeps, --cfg job to look."""
+    """Learn to control by Algorithm 1; any Hydra override, -m for sweeps, --cfg job prints the configuration."""
     from mbrl_hdp.experiments.app import run_app
 
     return run_app(words, _draw_curve)
@@ -83,7 +83,7 @@ def fit(words: list[str]) -> int:
 
 
 def label(words: list[str]) -> int:
-    """Return the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
+    """Label every step of a data file with its context, by a model of `fit`: label DIR DATA -o labels.csv."""
     parser = _parser("label", label)
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
     parser.add_argument("data", metavar="DATA", help=".npz or .csv file, or minari:ID")
@@ -151,7 +151,7 @@ def doctor(words: list[str]) -> int:
     """Check Python, every dependency, the extras and the thread settings; say what to do about each finding."""
     parser = _parser("doctor", doctor)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--all", action="store_true", help="also a row for everything that is fine")
+    parser.add_argument("--all", action="store_true", help="also list the checks that passed")
     options = parser.parse_args(words)
     from mbrl_hdp.doctor import examine, is_healthy
 
@@ -170,13 +170,13 @@ def doctor(words: list[str]) -> int:
 
 
 def reproduce(words: list[str]) -> int:
-    """Run a study of the paper, ours beside its numbers; resumable."""
+    """Run a study of the paper and write our numbers beside the paper's; resumable."""
     parser = _parser("reproduce", reproduce)
     parser.add_argument("name", help="a study, or all; an unknown name lists them")
     parser.add_argument("--seeds", type=int, nargs="+", help="run these seeds instead of the study's own")
     parser.add_argument("--sizes", type=int, nargs="+", help="run only these max_contexts")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each")
-    parser.add_argument("--quick", action="store_true", help="tiny cells, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="tiny cells, to try that it runs")
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
@@ -224,14 +224,14 @@ def _usage() -> str:
             "",
             *lines,
             "",
-            "`mbrl-hdp COMMAND --help` tells more; --debug shows tracebacks; --version the version.",
+            "`mbrl-hdp COMMAND --help` explains a command; --debug shows tracebacks; --version prints the version.",
             'Tab completion: eval "$(mbrl-hdp train -sc install=bash)"',
         ]
     )
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints look like every other error of the program."""
+    """An argument parser whose errors look like every other error of the program."""
 
     def error(self, message: str) -> NoReturn:
         raise MbrlHdpError(f"{message}; see `{self.prog} --help`")

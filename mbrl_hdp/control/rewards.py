@@ -154,7 +154,7 @@ class LearnedReward(nn.Module):
         Goes on from what is known already; the same calls give the same numbers.
 
         Args:
-            model: tells which context acted.
+            model: infers which context acted.
             data: real episodes with their rewards.
             num_steps: gradient steps; contexts that are new take half as many on all steps alike before.
             seed: seed of the minibatches.

@@ -80,7 +80,7 @@ class IntersectionLeftTurn(TaskEnv):
     south, never zeroed. Action: acceleration (times 5 m/s^2) and steering (times pi/4 and `actuation`) in [-1, 1], in
     this order. Reward of the next state: `5 exp(-|y + 2| / 8) + exp(-|1 + cos h|) + 0.1 |v| / 70 - 0.05 steer^2`.
 
-    `info["crashed"]` tells whether the cars have overlapped since the start, `info["distance"]` the closest that their
+    `info["crashed"]` is whether the cars have overlapped since the start, `info["distance"]` the closest that their
     centres have been; neither ends the episode nor moves the cars. There is no noise at the start; episodes are
     truncated at the horizon and never terminate. Beyond the end of its exit road the social car goes straight on.
 

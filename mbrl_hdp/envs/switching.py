@@ -47,7 +47,7 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
 
     `info["context"]` acted on this step, `info["next_context"]` (also at reset) will act on the next. The observation
     holds neither. `reset(seed=)` seeds environment and chain; the same seed gives the same contexts whatever the
-    actions (state-dependent chains excepted). `close()` gives the environment its own values back.
+    actions (state-dependent chains excepted). `close()` restores the environment's own values.
 
     Args:
         env: an environment with flat Box observations and actions.
@@ -124,7 +124,7 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
         self._strips.show_belief(belief)
 
     def close(self) -> None:
-        """Return the environment its own values back and close it."""
+        """Restore the environment's own values and close it."""
         self._release()
         self.env.close()
 

@@ -34,12 +34,12 @@ _NUM_COLOURS, _NEARLY_WHITE, _ALARM_STEPS = 128, 248, 4
 
 @dataclass(frozen=True)
 class ContextTimeline:
-    """What is told about the contexts of an episode, all in one numbering: that of the true contexts where known.
+    """The contexts of an episode, true and inferred, in one numbering: that of the true contexts where known.
 
     Learned contexts that match no true one are numbered after them.
 
     Attributes:
-        truth: context that acted on every step, None where the environment does not tell.
+        truth: context that acted on every step, None where the environment does not report it.
         belief: distribution of the context that acts next at every observation, None for agents without one.
         likely: most likely context of every step once its outcome is seen, None likewise.
         num_contexts: size of the numbering.
@@ -236,7 +236,7 @@ class _Stage:
         ax.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=INK)
         ax.tick_params(labelsize=8, labelbottom=name == list(_rows(strips))[-1])
         cover = ax.add_patch(Rectangle((0, -0.1), self.length, 1.2, color=_AHEAD, linewidth=0, zorder=5))
-        # The outcome of a step tells which context was likely: that row is one step behind the other two.
+        # The most likely context is inferred from the outcome of a step: that row lags the other two by one step.
         return cover, 0 if name == _LIKELY else 1
 
     def frame(self, step: int) -> Image.Image:

@@ -53,7 +53,7 @@ Column = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True)
 class RunHistory:
-    """What a run directory tells about learning.
+    """The learning curve that a run directory holds.
 
     Attributes:
         folder: the run directory.
