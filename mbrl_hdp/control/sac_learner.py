@@ -83,7 +83,7 @@ class SacLearner:
 
     @property
     def lr_factor(self) -> float:
-        """What is left of the learning rates."""
+        """Current factor on the learning rates."""
         if not self.config.linear_decay or self.total_updates is None:
             return 1.0
         return max(0.0, 1.0 - self.num_updates / self.total_updates)
@@ -223,7 +223,7 @@ class SacLearner:
         return {name: value.detach().clone() for name, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave.
+        """Restore a state that `state_dict` returned.
 
         Raises:
             CheckpointError: if the state belongs to networks of another size, or parts are missing.

@@ -243,7 +243,7 @@ class StateDependentChain(Chain):
         contexts = np.broadcast_to(np.asarray(self.function(obs), dtype=np.int64).reshape(-1), (num,))
         if contexts.min() < 0 or contexts.max() >= self.num_contexts:
             raise ConfigError(
-                f"the function of a StateDependentChain gave context {contexts.max()}, but there are only "
+                f"the function of a StateDependentChain returned context {contexts.max()}, but there are only "
                 f"{self.num_contexts} (0 to {self.num_contexts - 1}); give num_contexts="
             )
         return contexts
@@ -309,7 +309,7 @@ def chain_from_config(
         raise ConfigError(f"chain.kind={kind!r} is not known; {did_you_mean(kind, _KINDS)}")
     for name in settings:
         if name not in _KINDS[kind]:
-            raise ConfigError(f"chain.{name} is no setting of kind {kind!r}; {did_you_mean(name, _KINDS[kind])}")
+            raise ConfigError(f"chain.{name} is not a setting of kind {kind!r}; {did_you_mean(name, _KINDS[kind])}")
     for name in _NEEDED.get(kind, ()):
         if name not in settings:
             raise ConfigError(f"chain.{name} is missing: kind {kind!r} needs it")

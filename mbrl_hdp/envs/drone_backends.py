@@ -1,4 +1,4 @@
-"""Who moves the drone: the Bullet engine, the gym-pybullet-drones package, or our own numpy."""
+"""Simulators of the drone: the Bullet engine, the gym-pybullet-drones package, or our own numpy."""
 
 from __future__ import annotations
 

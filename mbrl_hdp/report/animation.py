@@ -116,7 +116,9 @@ def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
     """Run the episode, with pictures where the environment can draw and we cannot."""
     env, pictures = run.task.env, list[Any]()
     if not run.agent.is_ready:
-        raise DataError("the run's agent has not learned anything yet; go on with it first")
+        raise DataError(
+            "the run's agent has not learned anything yet; continue it first with `mbrl-hdp train resume=RUN`"
+        )
     if not isinstance(env.unwrapped, CartPoleSwingUp) and "rgb_array" in env.metadata.get("render_modes", []):
         env = make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "rgb_array"})
 
@@ -250,7 +252,7 @@ class _Stage:
         return Image.fromarray(np.asarray(self.canvas.buffer_rgba())[..., :3])
 
     def _tell_switch(self, step: int) -> None:
-        """Say for a moment that another context acts now."""
+        """Highlight a switch for a moment."""
         is_recent = (self.strips.switches <= step) & (step < self.strips.switches + _ALARM_STEPS)
         self.alarm.set_text("the context has switched" if is_recent.any() else "")
         if is_recent.any() and self.strips.truth is not None:
@@ -279,6 +281,6 @@ def _handles(strips: ContextTimeline, colours: list[Any], names: Sequence[str]) 
 
 
 def _is_used(strips: ContextTimeline, number: int) -> bool:
-    """Return whether a learned context is ever believed in enough to be seen."""
+    """Return whether a learned context ever has enough probability to be visible."""
     is_likely = strips.likely is not None and bool((strips.likely == number).any())
     return is_likely or (strips.belief is not None and bool(strips.belief[:, number].max() > 0.02))
