@@ -60,7 +60,7 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     Raises:
         ConfigError: before any work begins and before anything is written.
     """
-    overrides = _overrides(words)
+    flags, overrides = _split(words)
     going_on = [word.removeprefix("resume=") for word in overrides if word.startswith("resume=")]
     if going_on:
         return _resume(Path(going_on[-1]), len(words) > 1, finish)
@@ -73,7 +73,7 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     # Hydra then hands errors on instead of printing them and leaving; ours become one line (`mbrl_hdp.cli`).
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     saved = sys.argv
-    sys.argv = ["mbrl-hdp", *words]
+    sys.argv = ["mbrl-hdp", *overrides, *flags]  # Hydra refuses overrides on both sides of a flag
     try:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(_job(finish))()
     finally:
@@ -98,17 +98,16 @@ def _closing_line(result: Evaluation, folder: Path) -> str:
     return f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {len(result.returns)} episodes; {folder}"
 
 
-def _overrides(words: Sequence[str]) -> list[str]:
-    """Take Hydra's own flags out of the command line; what is left are overrides."""
-    overrides, is_value = [], False
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return Hydra's own flags with their values, and the overrides."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    is_value = False
     for word in words:
-        if is_value:
-            is_value = False
-        elif word.startswith("-"):
-            is_value = word in _VALUE_FLAGS
-        else:
-            overrides.append(word)
-    return overrides
+        is_flag = word.startswith("-")
+        (flags if is_flag or is_value else overrides).append(word)
+        is_value = is_flag and word in _VALUE_FLAGS
+    return flags, overrides
 
 
 def _config_dirs(words: Sequence[str]) -> list[Path]:

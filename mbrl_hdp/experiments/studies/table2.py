@@ -71,8 +71,9 @@ def page(records: list[Record]) -> Page:
         "default. The paper's numbers are its Table 2; it has no NI-SAC on cart-pole.",
         table(("agent", *FAILURES), [row for agent in AGENTS for row in _rows(agent, fast)]),
         "What is the context worth? Differences of returns in the same evaluation episodes (same start, same contexts)"
-        " with their 95 % intervals, the same bootstrap. FI-SAC was trained on the true context, C-SAC on the learned belief, NI-SAC on the observation alone; otherwise "
-        "the three have the same settings. Only a difference whose interval leaves out 0 separates two agents.",
+        " with their 95 % intervals, the same bootstrap. FI-SAC was trained on the true context, C-SAC on the learned "
+        "belief, NI-SAC on the observation alone; otherwise the three have the same settings. Only a difference whose "
+        "interval leaves out 0 separates two agents, and with three seeds not for certain.",
         table(("difference", *FAILURES), [_difference_row(*pair, fast) for pair in DIFFERENCES]),
         "Every run. Fed the truth: return of the same agent in the same episodes with the one-hot true context in "
         "the place of its belief. For C-CEM, which is not trained on beliefs, the difference is what not knowing the "
