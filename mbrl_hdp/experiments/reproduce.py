@@ -109,12 +109,12 @@ def _reproduce(study: Study, options: ReproduceOptions) -> Path:
 def run_missing(study: Study, options: ReproduceOptions) -> int:
     """Run the cells that were never run or are stale; return how many."""
     cells = study.cells(options.seeds, options.is_quick)
-    done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
-    cells = [cell for cell in cells if cell_key(cell) not in done]
     if options.sizes is not None:
         cells = [cell for cell in cells if cell.get("max_contexts") in options.sizes]
-    if options.share is not None:
+    if options.share is not None:  # of all cells: what is done changes while other processes work
         cells = cells[options.share[0] :: options.share[1]]
+    done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
+    cells = [cell for cell in cells if cell_key(cell) not in done]
     commit = code_version()
     for number, cell in enumerate(cells):
         started = time.perf_counter()

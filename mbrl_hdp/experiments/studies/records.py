@@ -11,6 +11,7 @@ from typing import Any
 
 from mbrl_hdp.experiments.studies.study import (
     BY_CONFIG,
+    CURRENT,
     NEVER_RUN,
     STATES,
     Identity,
@@ -31,21 +32,23 @@ def records_path(name: str, folder: Path) -> Path:
 def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str, Record]:
     """Return the finished ones of these cells by name, each with its state.
 
-    A later line replaces an earlier one of the same cell. Cells of the studies that this one reads along count too.
+    A later line replaces an earlier one of the same cell. Cells of the studies that this one reads along count too; of
+    two files the one with an up-to-date cell counts.
     """
+    wanted = {cell_key(cell): cell for cell in cells}
     found: dict[str, Record] = {}
     for name in (*study.reads, study.name):
-        path = records_path(name, folder)
-        for line in path.read_text().splitlines() if path.is_file() else []:
-            record = _parse(line)
-            if record is not None:
-                found[record.key] = record
-    wanted = {cell_key(cell): cell for cell in cells}
-    return {
-        key: replace(found[key], state=state_of(found[key], study.identity(cell)))
-        for key, cell in wanted.items()
-        if key in found
-    }
+        for key, record in _last_records(records_path(name, folder)).items():
+            if key in wanted:
+                state = state_of(record, study.identity(wanted[key]))
+                if key not in found or found[key].state != CURRENT:
+                    found[key] = replace(record, state=state)
+    return {key: found[key] for key in wanted if key in found}
+
+
+def _last_records(path: Path) -> dict[str, Record]:
+    records = map(_parse, path.read_text().splitlines() if path.is_file() else [])
+    return {record.key: record for record in records if record is not None}
 
 
 def append_record(record: Record, path: Path) -> None:

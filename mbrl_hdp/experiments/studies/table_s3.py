@@ -89,5 +89,5 @@ def _gate(eps: float, size: int, values: list[float]) -> Gate:
     )
 
 
-TITLE = "Table S3: the chain does not depend on K"
+TITLE = "Table S3: how far the chain depends on K"
 STUDY = Study("tableS3", TITLE, table1.cells, run_cell, page, resolve, reads=("table1",))
