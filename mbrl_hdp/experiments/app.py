@@ -1,4 +1,4 @@
-"""`mbrl-hdp train` as a Hydra application: checked first, then handed to Hydra as it is."""
+"""`mbrl-hdp train` as a Hydra application: the command line is checked first, then run by Hydra."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ _CONFIG_DIR_FLAGS = {"--config-dir", "-cd"}
 _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
 
 Finish = Callable[[Path], object]
-"""What to do with the directory of a run that has come to its end, e.g. draw its curve."""
+"""Called with the directory of a finished run, for example to draw its learning curve."""
 
 
 def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
-    """Check every job that the command line asks for, then let Hydra run it.
+    """Check every job of the command line, then let Hydra run it.
 
     Args:
         words: the command line.
-        finish: called with the directory of every run that has come to its end.
+        finish: called with the directory of every finished run.
 
     Raises:
         ConfigError: before any work begins and before anything is written.
@@ -70,7 +70,7 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     if not _ONLY_LOOK & set(words):
         check_jobs(overrides, registry, _config_dirs(words))
     register_configs(registry)
-    # Hydra then hands errors on instead of printing them and leaving; ours become one line (`mbrl_hdp.cli`).
+    # Hydra then raises errors instead of printing them and exiting; ours become one line (`mbrl_hdp.cli`).
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     saved = sys.argv
     sys.argv = ["mbrl-hdp", *overrides, *flags]  # Hydra refuses overrides on both sides of a flag
@@ -86,7 +86,7 @@ def _resume(folder: Path, has_more: bool, finish: Finish | None) -> int:
     from mbrl_hdp.experiments.runs import resume
 
     if has_more:
-        raise ConfigError("resume=RUN stands alone: the run's own config.yaml says what to do")
+        raise ConfigError("resume=RUN stands alone: the settings are those of the run's own config.yaml")
     result = resume(folder)
     if finish is not None:
         finish(folder)
@@ -121,7 +121,7 @@ def _config_dirs(words: Sequence[str]) -> list[Path]:
 
 
 def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
-    """Return what runs one job; the job's return is what a sweeper that optimises looks at."""
+    """Return the function that runs one job; a sweeper that optimises uses the mean return, its result."""
 
     def job(config: DictConfig) -> float:
         typed = check_config(config)

@@ -30,12 +30,12 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         try:
             parsed.append(parser.parse_override(line))
         except HydraException as error:
-            raise ConfigError(f"{line!r} is no override; write key=value, as in seed=3 or prior=hdp") from error
+            raise ConfigError(f"{line!r} is not an override; write key=value, as in seed=3 or prior=hdp") from error
     return parsed
 
 
 def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str:
-    """Say which override is wrong and what would be right."""
+    """Return which override is wrong and what would be right."""
     groups = _groups(compose)
     base = _base_config(overrides, groups, compose)
     for override in parse_overrides(overrides):

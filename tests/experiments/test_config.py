@@ -8,7 +8,8 @@ import pytest
 from mbrl_hdp.cli import main
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.budget import BudgetConfig, BudgetTable, budget_for
-from mbrl_hdp.experiments.config import check_config, config_dir, fit_config, load_config
+from mbrl_hdp.experiments.config import check_config, config_dir, load_config
+from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.loop import run_budget, train
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.schedule import FitConfig

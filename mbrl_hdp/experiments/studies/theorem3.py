@@ -156,7 +156,7 @@ def _guessing_words(records: list[Record]) -> str:
         if record.settings["family"] == "guessing"
     ]
     return (
-        "`guessing`, where a right guess of the context pays 1 and each step tells which it was: the gap is "
+        "`guessing`, where a right guess of the context pays 1 and each step shows which it was: the gap is "
         f"sum_(t>=1) discount^t switch in closed form. Found: {'; '.join(found)}."
     )
 
