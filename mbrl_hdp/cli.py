@@ -8,10 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import mbrl_hdp
 from mbrl_hdp.errors import MbrlHdpError, did_you_mean
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.reproduce import ReproduceOptions
 
 USER_ERROR = 2
 _FIT_WORDS = "a .npz or .csv file or minari:ID, then settings, as in max_contexts=10 dynamics=linear out=DIR"
@@ -51,7 +54,7 @@ def _command(name: str) -> Command:
 
 
 def train(words: list[str]) -> int:
-    """Learn to control by Algorithm 1; any Hydra override, -m for sweeps, --cfg job prints the configuration."""
+    """Learn to control by Algorithm 1; any Hydra override, -m for sweeps, --cfg job to look."""
     from mbrl_hdp.experiments.app import run_app
 
     return run_app(words, _draw_curve)
@@ -83,7 +86,7 @@ def fit(words: list[str]) -> int:
 
 
 def label(words: list[str]) -> int:
-    """Label every step of a data file with its context, by a model of `fit`: label DIR DATA -o labels.csv."""
+    """Return the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
     parser = _parser("label", label)
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
     parser.add_argument("data", metavar="DATA", help=".npz or .csv file, or minari:ID")
@@ -151,7 +154,7 @@ def doctor(words: list[str]) -> int:
     """Check Python, every dependency, the extras and the thread settings; say what to do about each finding."""
     parser = _parser("doctor", doctor)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--all", action="store_true", help="also list the checks that passed")
+    parser.add_argument("--all", action="store_true", help="also a row for everything that is fine")
     options = parser.parse_args(words)
     from mbrl_hdp.doctor import examine, is_healthy
 
@@ -170,16 +173,22 @@ def doctor(words: list[str]) -> int:
 
 
 def reproduce(words: list[str]) -> int:
-    """Run a study of the paper and write our numbers beside the paper's; resumable."""
+    """Run what is missing or stale of a study of the paper, ours beside its numbers; --stale only lists it."""
     parser = _parser("reproduce", reproduce)
-    parser.add_argument("name", help="a study, or all; an unknown name lists them")
+    parser.add_argument("name", nargs="?", help="a study, or all; an unknown name lists them")
+    parser.add_argument(
+        "--stale", action="store_true", help="list what is out of date and run nothing; exit code 1 if anything is"
+    )
+    parser.add_argument("--page", action="store_true", help="only write the pages from the finished cells")
     parser.add_argument("--seeds", type=int, nargs="+", help="run these seeds instead of the study's own")
     parser.add_argument("--sizes", type=int, nargs="+", help="run only these max_contexts")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each")
-    parser.add_argument("--quick", action="store_true", help="tiny cells, to try that it runs")
+    parser.add_argument("--quick", action="store_true", help="tiny cells, to see that it works")
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
+    if options.name is None and not options.stale:
+        raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`")
     from mbrl_hdp.runtime import configure
 
     configure()
@@ -187,11 +196,32 @@ def reproduce(words: list[str]) -> int:
     from mbrl_hdp.experiments.reproduce import reproduce as run_studies
 
     asked = ReproduceOptions(
-        options.seeds, options.jobs, options.quick, Path(options.out), options.sizes, share_of(options.share)
+        options.seeds,
+        options.jobs,
+        options.quick,
+        Path(options.out),
+        options.sizes,
+        share_of(options.share),
+        options.page,
     )
+    if options.stale:
+        return _list_stale(options.name or "all", asked)
     for page in run_studies(options.name, asked):
         print(page)
     return 0
+
+
+def _list_stale(name: str, asked: ReproduceOptions) -> int:
+    """Print the cells of studies by state; return 1 if any is not up to date."""
+    from mbrl_hdp.experiments.reproduce import stale
+    from mbrl_hdp.experiments.studies.study import STATES
+    from mbrl_hdp.report.tables import print_table
+
+    rows, changes = stale(name, asked)
+    print_table("Cells by state", ["study", "cells", *STATES], rows)
+    for line in changes:
+        print(f"changed: {line}")
+    return 0 if all(row[1] == row[2] for row in rows) else 1
 
 
 def _complete(words: list[str]) -> int:
@@ -224,14 +254,14 @@ def _usage() -> str:
             "",
             *lines,
             "",
-            "`mbrl-hdp COMMAND --help` explains a command; --debug shows tracebacks; --version prints the version.",
+            "`mbrl-hdp COMMAND --help` tells more; --debug shows tracebacks; --version the version.",
             'Tab completion: eval "$(mbrl-hdp train -sc install=bash)"',
         ]
     )
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors look like every other error of the program."""
+    """An argument parser whose complaints look like every other error of the program."""
 
     def error(self, message: str) -> NoReturn:
         raise MbrlHdpError(f"{message}; see `{self.prog} --help`")

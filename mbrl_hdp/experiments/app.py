@@ -1,4 +1,4 @@
-"""`mbrl-hdp train` as a Hydra application: checked first, then handed to Hydra as it is."""
+"""`mbrl-hdp train` as a Hydra application: the command line is checked first, then run by Hydra."""
 
 from __future__ import annotations
 
@@ -43,23 +43,24 @@ _VALUE_FLAGS = {
     "-sc",
     "--shell_completion",
 }
+_CONFIG_DIR_FLAGS = {"--config-dir", "-cd"}
 _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
 
 Finish = Callable[[Path], object]
-"""What to do with the directory of a run that has come to its end, e.g. draw its curve."""
+"""Called with the directory of a finished run, for example to draw its learning curve."""
 
 
 def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
-    """Check every job that the command line asks for, then let Hydra run it.
+    """Check every job of the command line, then let Hydra run it.
 
     Args:
         words: the command line.
-        finish: called with the directory of every run that has come to its end.
+        finish: called with the directory of every finished run.
 
     Raises:
         ConfigError: before any work begins and before anything is written.
     """
-    overrides = _overrides(words)
+    flags, overrides = _split(words)
     going_on = [word.removeprefix("resume=") for word in overrides if word.startswith("resume=")]
     if going_on:
         return _resume(Path(going_on[-1]), len(words) > 1, finish)
@@ -67,12 +68,12 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     for problem in registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
     if not _ONLY_LOOK & set(words):
-        check_jobs(overrides, registry)
+        check_jobs(overrides, registry, _config_dirs(words))
     register_configs(registry)
-    # Hydra then hands errors on instead of printing them and leaving; ours become one line (`mbrl_hdp.cli`).
+    # Hydra then raises errors instead of printing them and exiting; ours become one line (`mbrl_hdp.cli`).
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     saved = sys.argv
-    sys.argv = ["mbrl-hdp", *words]
+    sys.argv = ["mbrl-hdp", *overrides, *flags]  # Hydra refuses overrides on both sides of a flag
     try:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(_job(finish))()
     finally:
@@ -81,11 +82,11 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
 
 
 def _resume(folder: Path, has_more: bool, finish: Finish | None) -> int:
-    """Go on with a run; what it does was settled when it began."""
+    """Continue a run with the settings that it began with."""
     from mbrl_hdp.experiments.runs import resume
 
     if has_more:
-        raise ConfigError("resume=RUN stands alone: the run's own config.yaml says what to do")
+        raise ConfigError("resume=RUN stands alone: the settings are those of the run's own config.yaml")
     result = resume(folder)
     if finish is not None:
         finish(folder)
@@ -97,21 +98,30 @@ def _closing_line(result: Evaluation, folder: Path) -> str:
     return f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {len(result.returns)} episodes; {folder}"
 
 
-def _overrides(words: Sequence[str]) -> list[str]:
-    """Take Hydra's own flags out of the command line; what is left are overrides."""
-    overrides, is_value = [], False
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return Hydra's own flags with their values, and the overrides."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    is_value = False
     for word in words:
-        if is_value:
-            is_value = False
-        elif word.startswith("-"):
-            is_value = word in _VALUE_FLAGS
-        else:
-            overrides.append(word)
-    return overrides
+        is_flag = word.startswith("-")
+        (flags if is_flag or is_value else overrides).append(word)
+        is_value = is_flag and word in _VALUE_FLAGS
+    return flags, overrides
+
+
+def _config_dirs(words: Sequence[str]) -> list[Path]:
+    """Return the folders that the command line adds to Hydra's search path."""
+    found = []
+    for place, word in enumerate(words):
+        flag, is_joined, value = word.partition("=")
+        if flag in _CONFIG_DIR_FLAGS:
+            found += [Path(value)] if is_joined else [Path(following) for following in words[place + 1 : place + 2]]
+    return found
 
 
 def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
-    """Return what runs one job; the job's return is what a sweeper that optimises looks at."""
+    """Return the function that runs one job; a sweeper that optimises uses the mean return, its result."""
 
     def job(config: DictConfig) -> float:
         typed = check_config(config)
@@ -119,7 +129,7 @@ def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
         folder = Path(HydraConfig.get().runtime.output_dir)
         # Written whole, and before the slow imports: from here on the run can be ended and resumed.
         with atomic_path(folder / "config.yaml") as path:
-            OmegaConf.save(config, path)
+            OmegaConf.save(config, path, resolve=True)
         from mbrl_hdp.experiments.loop import train
 
         registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)

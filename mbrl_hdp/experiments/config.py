@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
@@ -20,8 +22,9 @@ from omegaconf.errors import OmegaConfBaseException
 from mbrl_hdp.control.planner_config import PLANNERS
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.agents import AGENTS
-from mbrl_hdp.experiments.budget import BudgetConfig
+from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
+from mbrl_hdp.experiments.fit_settings import TrainFitConfig, check_fit
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
@@ -37,7 +40,7 @@ _MAX_CHECKED_JOBS = 1000
 class EnvConfig:
     """Which environment, and how it is made."""
 
-    name: str = setting(MISSING, "name of the preset, used in output folders")
+    name: str = setting("${env_name:}", "name in output folders, titles and summaries; the id's, unless set")
     id: str = setting(MISSING, "gymnasium id, as in gymnasium.make(id)")
     kwargs: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of gymnasium.make"})
     reward: str | None = setting(
@@ -45,17 +48,18 @@ class EnvConfig:
         "reward that planners imagine: module:function of (act, next_obs), or learned; null for the environment's own",
     )
     termination: str | None = setting(
-        None, "module:function that tells planners where episodes end; null for the environment's own, else nowhere"
+        None, "module:function: where imagined episodes end; null for the environment's own, else nowhere"
     )
+    budgets: BudgetTable = field(default_factory=BudgetTable)
 
 
 @dataclass
 class MainConfig:
-    """Everything that `mbrl-hdp train` can be told."""
+    """All settings of `mbrl-hdp train`."""
 
     seed: int = setting(0, "seed of the whole run", at_least=0)
     max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
-    profile: str = setting("fast", "budget of the run", choices=("paper", "fast", "smoke"))
+    profile: str = setting("fast", "budget of the run", choices=PROFILES)
     recipe: str = setting(
         "robust",
         "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
@@ -73,6 +77,7 @@ class MainConfig:
     dynamics: Any = MISSING
     agent: Any = MISSING
     planner: Any = MISSING
+    fit: TrainFitConfig = field(default_factory=TrainFitConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
@@ -81,7 +86,7 @@ class MainConfig:
 
 @dataclass
 class FitMainConfig:
-    """Everything that `mbrl-hdp fit` can be told."""
+    """All settings of `mbrl-hdp fit`."""
 
     seed: int = setting(0, "seed of the whole fit", at_least=0)
     max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
@@ -117,6 +122,7 @@ def config_dir() -> Path:
 
 def register_configs(registry: Registry) -> None:
     """Put the schema and every plugin's settings into Hydra's ConfigStore, so that `prior=mine` needs no YAML."""
+    OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
     store = ConfigStore.instance()
     for name, schema in _SCHEMAS.items():
         store.store(name=f"{name}_schema", node=schema, provider="mbrl_hdp")
@@ -135,8 +141,14 @@ def register_configs(registry: Registry) -> None:
         )
 
 
+def _env_name(*, _parent_: DictConfig) -> str:
+    """Return the id of an environment as the name of a folder: without its module, without slashes."""
+    env_id = "" if OmegaConf.is_missing(_parent_, "id") else str(_parent_.id)
+    return env_id.rpartition(":")[2].replace("/", "_")
+
+
 def _named(name: str, config: type[Any]) -> type[Any]:
-    """Extend a plugin's settings by their option name, so that `config.yaml` tells which plugin it was."""
+    """Extend a plugin's settings by their option name, so that `config.yaml` names the plugin."""
     fields = [("name", str, dataclasses.field(default=name))]
     return dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,))
 
@@ -173,6 +185,8 @@ def load_config_file(words: Any, registry: Registry) -> MainConfig:
     Raises:
         ConfigError: naming the key that this version does not know, or the plugin that is not installed.
     """
+    if "budgets" not in words["env"]:
+        raise ConfigError("config.yaml has no env.budgets: an earlier version wrote it; start the run again")
     chosen = [f"{group}={words[group]['name']}" for group in _RUN_GROUPS if group in words]
     config = load_config(chosen, registry)
     OmegaConf.set_struct(config, True)
@@ -185,17 +199,38 @@ def load_config_file(words: Any, registry: Registry) -> MainConfig:
     return check_config(merged)
 
 
-def check_jobs(overrides: Sequence[str], registry: Registry) -> int:
-    """Compose and check every job of a (multi)run before the first one begins; return their number."""
+def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()) -> int:
+    """Compose and check every job of a (multi)run before the first one begins; return their number.
+
+    Args:
+        overrides: the command line's overrides.
+        registry: plugins to choose from.
+        config_dirs: folders with presets of the user's (`--config-dir`).
+    """
     register_configs(registry)
+    parsed = parse_overrides(overrides)
     count = 0
-    with _composer():
-        for job in _jobs(parse_overrides(overrides)):
-            _compose(job)
+    with _composer(_search_path(parsed, config_dirs)):
+        for job in _jobs([override for override in parsed if not override.key_or_group.startswith("hydra")]):
+            _compose(job, CONFIG_NAME)
             count += 1
             if count >= _MAX_CHECKED_JOBS:
                 break
     return count
+
+
+def _search_path(overrides: list[Override], config_dirs: Sequence[Path]) -> list[str]:
+    """Return the places beside conf/ where Hydra will look for presets."""
+    places = []
+    for override in overrides:
+        if override.key_or_group == "hydra.searchpath" and not override.is_sweep_override():
+            value = override.value()
+            places += [str(place) for place in value] if isinstance(value, list) else [str(value)]
+    for folder in config_dirs:
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir {folder}: there is no such folder")
+        places.append(f"file://{folder.absolute()}")
+    return places
 
 
 def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
@@ -216,18 +251,26 @@ def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _composer() -> Iterator[None]:
+def _composer(more_places: Sequence[str] = ()) -> Iterator[None]:
+    """Set Hydra up to compose from conf/ and from more places with presets."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir()), job_name="mbrl_hdp"):
+        loader = GlobalHydra.instance().config_loader()
+        assert isinstance(loader, ConfigLoaderImpl)
+        for place in more_places:
+            loader.get_search_path().prepend("command line", place, anchor="schema")
+        loader.repository = ConfigRepository(loader.get_search_path())
         yield
 
 
-def _compose(overrides: list[str], name: str = CONFIG_NAME) -> DictConfig:
-    plain = [line for line in overrides if not line.lstrip("+~").startswith("hydra")]
+def _compose(overrides: list[str], name: str) -> DictConfig:
+    def composed(lines: list[str]) -> DictConfig:
+        return compose(config_name=name, overrides=lines)
+
     try:
-        config = compose(config_name=name, overrides=plain)
+        config = composed(overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error, plain, lambda lines: compose(config_name=name, overrides=lines))) from error
+        raise ConfigError(explain(error, overrides, composed)) from error
     check_device(_typed(config, name).device)
     return config
 
@@ -266,6 +309,9 @@ def _typed(config: DictConfig, name: str) -> Any:
             f"the configuration does not follow {name}_schema; keep it first in conf/{name}.yaml's defaults"
         )
     check_settings(typed)
+    if isinstance(typed, MainConfig):
+        check_budgets(typed.env.budgets)
+        check_fit(typed)
     return typed
 
 

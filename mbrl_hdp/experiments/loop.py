@@ -19,13 +19,13 @@ from mbrl_hdp.experiments.config import MainConfig
 from mbrl_hdp.experiments.diagnostics import SwitchLoss, believed_contexts, slots_of_truth, switch_loss
 from mbrl_hdp.experiments.episodes import Record, Vector, run_episode
 from mbrl_hdp.experiments.export import export
+from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.metrics import RunLog, SilentLog
 from mbrl_hdp.experiments.summary import Evaluation, evaluation_of, write_summary
 from mbrl_hdp.experiments.tasks import Task, make_task
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.model import ContextModel, Part
-from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.seeding import seed_everything, sub_seed
 from mbrl_hdp.types import EpisodeSummary
 
@@ -90,10 +90,15 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
 def start_run(config: MainConfig, registry: Registry) -> Run:
     """Build environment, agent and budget; nothing is learned yet."""
     task = make_task(config.env, config.max_contexts, sub_seed(config.seed, "reward"))
-    budget = budget_for(config.profile, agent_family(config.agent), config.env.name, config.budget)
+    budget = run_budget(config)
     seed_everything(config.seed)
     agent = make_agent(config.agent, config.planner, task, config.max_contexts, sub_seed(config.seed, "agent"), budget)
     return Run(config, task, agent, budget, registry)
+
+
+def run_budget(config: MainConfig) -> Budget:
+    """Return the numbers of a run: the row of its agent's family in the environment's preset, and `budget.*`."""
+    return budget_for(config.profile, agent_family(config.agent), config.env.budgets, config.budget)
 
 
 def collect_episodes(run: Run, epoch: int, log: RunLog) -> list[Record]:
@@ -154,7 +159,7 @@ def update_model(run: Run, epoch: int, log: RunLog) -> bool:
         **parts,
         max_contexts=run.config.max_contexts,
         seed=sub_seed(run.config.seed, "model", epoch),
-        config=_fit_config(run, epoch),
+        config=fit_config(run.config, run.budget, is_first=epoch == 0),
         warm_start=run.model,
         dt=run.task.dt,
         progress=False,
@@ -162,18 +167,6 @@ def update_model(run: Run, epoch: int, log: RunLog) -> bool:
         device=run.config.device,
     )
     return True
-
-
-def _fit_config(run: Run, epoch: int) -> FitConfig:
-    steps = run.budget.warm_model_steps if epoch == 0 else run.budget.model_steps
-    quick = run.config.profile == "smoke"
-    return FitConfig(
-        recipe=run.config.recipe,
-        num_steps=steps,
-        batch_size=run.budget.model_batch,
-        num_restarts=1 if quick else FitConfig().num_restarts,
-        polish_steps=(FitConfig().polish_steps if epoch == 0 and not quick else 0),
-    )
 
 
 def update_reward(run: Run, epoch: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""One training run that branches: everything before distillation begins is shared, then one branch a threshold.
+"""A cell that fits cart-pole data: once, or as a run that branches when distillation begins, one branch a threshold.
 
-This is honest because a run reads its threshold for the first time when distillation begins: up to there the runs of
-all thresholds are the same run, generators included.
+Branching changes no result, because a run reads its threshold for the first time when distillation begins: up to
+there the runs of all thresholds are the same run, generators included.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import math
 import time
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller
-from mbrl_hdp.experiments.studies.cartpole_fit import episodes, held_out_episodes, part, score
-from mbrl_hdp.experiments.studies.study import Results, Settings
+from mbrl_hdp.experiments.studies.cartpole_fit import episodes, held_out_episodes, part, run_fit, score
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.fit import build_model
@@ -31,6 +30,9 @@ from mbrl_hdp.inference.trainer import Trainer
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.seeding import sub_seed, torch_generator
 from mbrl_hdp.types import ContextPosterior, TaskSpec
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.studies.study import Results, Settings
 
 
 @runtime_checkable
@@ -59,6 +61,11 @@ def branch_step(schedule: Schedule, num_steps: int) -> int:
     return min(math.ceil(schedule.distil_from * num_steps), num_steps)
 
 
+def run_cell(settings: Settings) -> Results:
+    """Run one cell: with branches where the settings list `thresholds`, else a plain fit."""
+    return run_branches(settings) if "thresholds" in settings else run_fit(settings)
+
+
 def run_branches(settings: Settings) -> Results:
     """Train one cell with every threshold; return the scores of each, by threshold.
 
@@ -69,7 +76,7 @@ def run_branches(settings: Settings) -> Results:
     schedule = replace(TEMPERED)
     model = _untrained(settings, data)
     tensors = EpisodeTensors.of(data)
-    results: Results = {}
+    results = {}
     with torch.random.fork_rng(devices=[]):
         run = _start(model, tensors, config, schedule, settings["seed"])
         step = branch_step(schedule, config.num_steps)
@@ -104,11 +111,11 @@ class TwoLargest(Distiller):
 
     def keep(self, posterior: ContextPosterior) -> Bool[Tensor, " K"]:
         """Keep two, or the one that is left."""
-        law = stationary(posterior.chain.transition, posterior.chain.initial)
+        masses = stationary(posterior.chain.transition, posterior.chain.initial)
         if posterior.is_active is not None:
-            law = law * posterior.is_active
-        keep = torch.zeros_like(law, dtype=torch.bool)
-        keep[law.argsort(descending=True)[:2]] = True
+            masses = masses * posterior.is_active
+        keep = torch.zeros_like(masses, dtype=torch.bool)
+        keep[masses.argsort(descending=True)[:2]] = True
         return keep
 
 

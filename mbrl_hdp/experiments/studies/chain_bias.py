@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
 from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 
 LIMIT = 0.05
@@ -47,7 +48,7 @@ def page(records: list[CellRecord]) -> Page:
     rows = [
         [
             f"{concentration_of(record):g}",
-            str(record.settings["seed"]),
+            record.seed,
             f"{record.results['switch']:.4f}",
             f"{record.results['true_switch']:.4f}",
             f"{100 * bias(record):+.1f} %",
@@ -84,4 +85,6 @@ def _met(value: float, is_whole: bool) -> bool | None:
     return value <= LIMIT if is_whole else None
 
 
-STUDY = Study("chain_bias", "The learned chain switches as often as the data", cells, run_fit, page, reads=("robust",))
+STUDY = Study(
+    "chain_bias", "The learned chain switches as often as the data", cells, run_cell, page, resolve, reads=("robust",)
+)

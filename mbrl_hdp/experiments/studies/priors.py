@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mbrl_hdp.experiments.studies.branches import run_branches
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
 from mbrl_hdp.experiments.studies.robust import COLUMNS, row
-from mbrl_hdp.experiments.studies.study import CellRecord, Page, Results, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
 PRIORS = ("hdp", "dirichlet", "mle")
 SIZES = (5, 10)
@@ -24,11 +24,6 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
                 cell = fit_settings(size, seed, is_quick, prior={"name": prior})
                 found += [cell, cell | {"thresholds": [0.0]}]
     return found
-
-
-def run(settings: Settings) -> Results:
-    """Fit, or train once without distillation where the cell says so."""
-    return run_branches(settings) if "thresholds" in settings else run_fit(settings)
 
 
 def page(records: list[CellRecord]) -> Page:
@@ -71,4 +66,4 @@ def _needed(name: str, group: list[CellRecord]) -> list[str]:
     return [name, count, f"{min(thirds):.1e}", f"{max(thirds):.1e}", f"{min(seconds):.2f}"]
 
 
-STUDY = Study("priors", "HDP, Dirichlet and no prior", cells, run, page, reads=("robust",))
+STUDY = Study("priors", "HDP, Dirichlet and no prior", cells, run_cell, page, resolve, reads=("robust",))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
 from mbrl_hdp.experiments.studies.robust import COLUMNS, is_success, row
 from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
@@ -62,7 +63,7 @@ def _each(groups: list[tuple[str, list[CellRecord]]]) -> tuple[tuple[str, ...], 
     rows = [
         [
             name,
-            str(record.settings["seed"]),
+            record.seed,
             f"{record.results['accuracy']:.4f}",
             str(record.results["num_contexts"]),
             "yes" if is_success(record) else "no",
@@ -77,4 +78,6 @@ def _each(groups: list[tuple[str, list[CellRecord]]]) -> tuple[tuple[str, ...], 
     return header, rows
 
 
-STUDY = Study("recipes", "The paper's recipe as written, and the robust one", cells, run_fit, page, reads=("robust",))
+STUDY = Study(
+    "recipes", "The paper's recipe as written, and the robust one", cells, run_cell, page, resolve, reads=("robust",)
+)

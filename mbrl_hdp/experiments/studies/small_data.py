@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
 from mbrl_hdp.experiments.studies.robust import COLUMNS, SUCCESS, row
 from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
@@ -32,4 +33,4 @@ def page(records: list[CellRecord]) -> Page:
     return Page(body + table(COLUMNS, [row(str(k), group) for k, group in zip(sizes, groups, strict=True)]), [])
 
 
-STUDY = Study("small_data", "A hundred trajectories", cells, run_fit, page)
+STUDY = Study("small_data", "A hundred trajectories", cells, run_cell, page, resolve)

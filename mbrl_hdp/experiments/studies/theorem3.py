@@ -7,15 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mbrl_hdp.control.finite import FiniteCmdp, history_value, known_context_values, performance_gap
-from mbrl_hdp.experiments.studies.finite_problems import (
-    DISCOUNT,
-    FAMILIES,
-    guessing_problem,
-    revealed_problem,
-    shelter_problem,
-)
-from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Results, Settings, Study, table
+from mbrl_hdp.experiments.studies.finite_cells import run
+from mbrl_hdp.experiments.studies.finite_problems import DISCOUNT, FAMILIES, guessing_problem
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 
 SEEDS = range(100, 105)
 SWITCHES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
@@ -23,11 +17,6 @@ GUESSES = (0.05, 0.2, 0.4)
 # Values are sums of a few thousand products of numbers near 1.
 TOLERANCE = 1e-10
 _NUM_PROBLEMS, _NUM_SHOWN = 40, 10
-_WITH_HISTORIES = ("random", "sticky")
-_COLUMNS = (
-    *("gap", "switch_bound", "misidentified_steps", "all_steps", "switch_bound_known"),
-    *("num_switches", "num_misidentified"),
-)
 
 Numbers = np.ndarray[Any, Any]
 
@@ -41,47 +30,6 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     known = {"seed": own[0], "num_problems": 1}
     found += [{"family": "guessing", "switch": switch, "discount": DISCOUNT, **known} for switch in GUESSES]
     return [*found, {"family": "shelter", "discount": 1.0, **known}]
-
-
-def run(settings: Settings) -> Results:
-    """Solve the problems of one cell."""
-    results: dict[str, list[float]] = {
-        name: [] for name in (*_COLUMNS, "undiscounted_bound", "history_error", "is_clear")
-    }
-    for number in range(settings["num_problems"]):
-        problem = _problem(settings, number)
-        found = performance_gap(problem)
-        for name in _COLUMNS:
-            results[name].append(float(getattr(found, name)))
-        results["undiscounted_bound"].append(performance_gap(problem, loss_discount=1.0).switch_bound)
-        if settings["family"] == "revealed":
-            results["is_clear"].append(float(is_clear(problem, settings["switch"])))
-        if settings["family"] in _WITH_HISTORIES:
-            results["history_error"].append(abs(history_value(problem) - found.belief_value))
-    return results
-
-
-def is_clear(problem: FiniteCmdp, switch: float) -> bool:
-    """Return whether a revealed problem is certain to have no hedging, so that gap and bound are equal.
-
-    Let the best act of Q_gt be better than the second by at least `margin`, and any two acts differ by `spread` at
-    most. Acting by the last context loses at most `spread` at each switch. So after context z the act of Q_gt(., z) is
-    also the belief policy's if (1 - switch) margin > switch spread (1 + discount + ... + discount^(H-1)).
-    """
-    values = np.sort(known_context_values(problem), axis=-1)
-    margin = float((values[..., -1] - values[..., -2]).min())
-    spread = float((values[..., -1] - values[..., 0]).max())
-    steps = sum(problem.discount**step for step in range(problem.horizon))
-    return (1.0 - switch) * margin > switch * spread * steps
-
-
-def _problem(settings: Settings, number: int) -> FiniteCmdp:
-    rng = np.random.default_rng([settings["seed"], number])
-    if settings["family"] == "revealed":
-        return revealed_problem(rng, settings["switch"])
-    if settings["family"] == "guessing":
-        return guessing_problem(settings["switch"])
-    return shelter_problem() if settings["family"] == "shelter" else FAMILIES[settings["family"]](rng)
 
 
 def page(records: list[CellRecord]) -> Page:
@@ -98,10 +46,10 @@ _INTRODUCTION = (
     "believed one is not the one that acts) along the trajectories of the belief policy. Summed over all steps that "
     "loss is the gap itself (performance difference lemma), and no term is negative; so the theorem holds for every "
     "C-MDP, and what it leaves out is the loss at the other steps: contexts not yet told apart, an unknown first "
-    "context, hedging.\n\n`random`: every law uniform on its simplex, rewards of context, state and act. `sticky`: "
-    "contexts last (switch probability .02-.3), sharp dynamics, rewards r(s, a, s'). `identical`: contexts alike. "
-    "`certain`: a switch at every step in a fixed order. `revealed`: every next state tells which context acted, the "
-    "first context is known, as the proof assumes."
+    "context, hedging.\n\n`random`: distributions uniform on their simplices, rewards of context, state and act. "
+    "`sticky`: contexts last (switch probability .02-.3), sharp dynamics, rewards r(s, a, s'). `identical`: contexts "
+    "alike. `certain`: a switch at every step in a fixed order. `revealed`: every next state shows which context "
+    "acted, and the first context is known, as the proof assumes."
 )
 _SINGLE = f"The first {_NUM_SHOWN} sticky problems of the first seed:"
 _SWEEP = (
@@ -208,7 +156,7 @@ def _guessing_words(records: list[CellRecord]) -> str:
         if record.settings["family"] == "guessing"
     ]
     return (
-        "`guessing`, where a right guess of the context pays 1 and each step tells which it was: the gap is "
+        "`guessing`, where a right guess of the context pays 1 and each step shows which it was: the gap is "
         f"sum_(t>=1) discount^t switch in closed form. Found: {'; '.join(found)}."
     )
 
@@ -277,4 +225,4 @@ def _met(is_met: bool, is_whole: bool) -> bool | None:
     return bool(is_met) if is_whole else None
 
 
-STUDY = Study("theorem3", "What not seeing the context costs (Theorems 2 and 3), exactly", cells, run, page)
+STUDY = Study("theorem3", "What not seeing the context costs (Theorems 2 and 3), exactly", cells, run, page, dict)
