@@ -30,7 +30,7 @@ BATCH = NUM_STEPS = 100
 
 
 class Problem(NamedTuple):
-    """Leaves whose gradients are asked for.
+    """Leaves whose gradients are computed.
 
     `before` is the distribution of the context before the first move: Pyro's DiscreteHMM begins there.
     """

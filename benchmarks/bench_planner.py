@@ -104,7 +104,7 @@ def context_model() -> ContextModel:
     parts = ModelParts(
         *(
             Part(name, registry.get(kind, name).spec.config())
-            for kind, name in (("prior", "dirichlet"), ("dynamics", "cartpole"), ("distiller", "stationary"))
+            for kind, name in (("prior", "dirichlet"), ("dynamics", "cartpole"), ("distillation", "stationary"))
         )
     )
     model = build_model(parts, task, registry)

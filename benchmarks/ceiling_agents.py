@@ -44,7 +44,7 @@ Gains = Callable[[FloatArray, FloatArray], FloatArray]
 
 
 def known_gains(guess: FloatArray, actuation: FloatArray) -> FloatArray:  # noqa: ARG001 - one signature for all
-    """The agent will be told the context before every step, so its controls are always carried out."""
+    """The agent will see the context before every step, so its controls are always carried out."""
     return np.ones((len(actuation), 1, actuation.shape[-1]))
 
 
@@ -114,7 +114,7 @@ class Outcome:
 
     Attributes:
         returns: `E`.
-        accuracy: share of the steps whose context the filter names right afterwards, of the steps that can tell.
+        accuracy: share of the steps whose context the filter names right afterwards, of the steps that are informative.
         info: what the physics reports at the end, `E` each.
     """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.kill_and_resume [--points 10] [--agents c_cem c_sac] [--seed 0] [--write resume.md]
 
 Every run is the real program, `mbrl-hdp train ...` and then `mbrl-hdp train resume=RUN`. Its progress line (read
-through a pseudo-terminal) tells where it stands. Exit code 1 on any difference.
+through a pseudo-terminal) shows where it stands. Exit code 1 on any difference.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Child:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the progress line tells, -1 before the first."""
+        """The epoch that the progress line shows, -1 before the first."""
         if self.words == _IMPORTS:
             return -1
         found = re.match(r"epoch (\d+)", self.words)

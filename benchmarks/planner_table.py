@@ -32,7 +32,7 @@ from mbrl_hdp.data.collect import collect
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.model import ContextModel
-from mbrl_hdp.inference.saving import load_model
+from mbrl_hdp.inference.saving import load
 from mbrl_hdp.report.tables import print_table
 from mbrl_hdp.runtime import configure
 
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     configure()
     if chosen.model:
-        model = load_model(chosen.model)
+        model = load(chosen.model)
     else:
         data = collect(gymnasium.make(ENV_ID), num_episodes=WARM_UP_EPISODES, seed=WARM_UP_SEED)
         model = fit(data, dynamics="cartpole", seed=WARM_UP_SEED)

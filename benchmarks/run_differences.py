@@ -97,7 +97,7 @@ def _parsed(text: str) -> Any:
 
 
 def _timeless(words: Any) -> Any:
-    """Take out what holds times or tells about the machine; NaN is written as text, so that it equals itself."""
+    """Remove times and descriptions of the machine; NaN is written as text, so that it equals itself."""
     if isinstance(words, dict):
         kept = {key: value for key, value in words.items() if not key.endswith("_s") and key not in _HOST_FACTS}
         return {key: _timeless(value) for key, value in kept.items()}

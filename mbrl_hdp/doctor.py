@@ -65,7 +65,7 @@ def is_healthy(findings: Sequence[Finding]) -> bool:
 
 
 def examine() -> list[Finding]:
-    """Look at Python, every dependency, the extras, the plugins and the thread settings."""
+    """Check Python, every dependency, the extras, the plugins and the thread settings."""
     return [_python(), *_dependencies(), *_extras(), *_plugins(), *_threads()]
 
 

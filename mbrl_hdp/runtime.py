@@ -29,7 +29,7 @@ class RuntimeConfig:
 
 
 def configure(config: RuntimeConfig | None = None) -> dict[str, str]:
-    """Apply the settings to this process and its children; tell what was done, for `doctor` and logs."""
+    """Apply the settings to this process and its children; return what was done, for `doctor` and logs."""
     config = config or RuntimeConfig()
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[variable] = str(config.threads)
@@ -39,7 +39,7 @@ def configure(config: RuntimeConfig | None = None) -> dict[str, str]:
 
 
 def _tune_malloc() -> str:
-    """Return glibc to keep big freed blocks; other C libraries are left alone."""
+    """Make glibc keep big freed blocks; other C libraries are not changed."""
     if not sys.platform.startswith("linux"):
         return "left alone (not Linux)"
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

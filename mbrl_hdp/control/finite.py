@@ -54,8 +54,8 @@ class FiniteCmdp:
             ConfigError: if a distribution does not sum to 1 or has negative entries, or a number is out of range.
         """
         for name in ("initial_state", "initial", "transition", "kernel"):
-            law = getattr(self, name)
-            if (law < 0).any() or not np.allclose(law.sum(-1), 1.0, rtol=0.0, atol=_SUM_TOLERANCE):
+            probs = getattr(self, name)
+            if (probs < 0).any() or not np.allclose(probs.sum(-1), 1.0, rtol=0.0, atol=_SUM_TOLERANCE):
                 raise ConfigError(f"{name} must be probabilities that sum to 1 along the last axis")
         if not 0.0 < self.discount <= 1.0:
             raise ConfigError(f"discount must be in (0, 1], got {self.discount}")
@@ -79,7 +79,7 @@ class Level:
 
 
 def known_context_values(problem: FiniteCmdp) -> Float[np.ndarray, "H K S A"]:
-    """Return Q_gt at every step for whoever sees the context that acts next: value iteration on (state, context).
+    """Return Q_gt at every step for an agent that sees the next acting context: value iteration on (state, context).
 
     Q_gt(s, z, a) = r(s, z, a) + discount E V_gt(s', z'), s' ~ p(. | s, a, z), z' ~ rho_z. (The paper's proof prints it
     without the discount; its theorem needs it.)

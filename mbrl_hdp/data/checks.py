@@ -39,7 +39,7 @@ def float_array(name: str, values: Any) -> np.ndarray:
 
 
 def check_shape(name: str, array: np.ndarray, expected: tuple[int, ...], meaning: str) -> None:
-    """Refuse an array whose shape is not the expected one, telling both."""
+    """Refuse an array whose shape is not the expected one; the message names both shapes."""
     if array.shape != expected:
         raise DataError(f"{name} must have shape {list(expected)} ({meaning}), got {list(array.shape)}")
 
@@ -66,7 +66,7 @@ def length_array(lengths: Any, num_episodes: int, max_steps: int) -> Int[np.ndar
 
 
 def check_finite(name: str, array: np.ndarray, is_valid: Bool[np.ndarray, "N T"], allow_missing: bool) -> None:
-    """Refuse infinite values, and NaN unless samples may be missing, telling episode, step and column.
+    """Refuse infinite values, and NaN unless samples may be missing; name episode, step, column.
 
     Args:
         name: name of the array in the message.

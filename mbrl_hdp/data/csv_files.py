@@ -88,7 +88,7 @@ def _cell_columns(values: Float[np.ndarray, "T D"]) -> list[list[float | None]]:
 
 
 def _parse(source: CsvSource) -> Float[np.ndarray, "R C"]:
-    """Turn all cells into numbers, empty ones into NaN; only when that fails look for the culprit row by row."""
+    """Turn all cells into numbers, empty ones into NaN; if that fails, find the bad cell row by row."""
     if not source.body.strip():
         raise source.error("has a header but no rows", line=source.header_line)
     body = _fill_empty(source.body)

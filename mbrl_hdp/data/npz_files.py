@@ -30,7 +30,8 @@ _FIELDS = tuple(field.name for field in fields(Trajectories))
 def save_npz(data: Trajectories, path: str | Path) -> None:
     """Write every array under its own name; the file appears whole or not at all.
 
-    `schema_version` tells the layout, `contents` the names of the arrays: a zip file can lose one to damage unnoticed.
+    `schema_version` is the version of the layout, `contents` lists the names of the arrays: without it,
+    an array lost from a damaged zip file would go unnoticed.
     """
     arrays = {name: getattr(data, name) for name in _FIELDS}
     present = {name: array for name, array in arrays.items() if array is not None}

@@ -82,7 +82,7 @@ class BatchPhysics(Protocol):
 
 @runtime_checkable
 class ReportsInfo(Protocol):
-    """Physics that has more to tell than the observation (collisions, distances)."""
+    """Physics that reports more than the observation (collisions, distances)."""
 
     def info(self, state: Any) -> dict[str, NDArray[Any]]:
         """Return arrays whose first axis is the batch."""

@@ -35,7 +35,7 @@ _GIMBAL_SINE = 0.99999
 
 
 @dataclass(frozen=True)
-class DroneConfig:
+class TakeOffConfig:
     """A Crazyflie 2 in X configuration and the take-off task; every number of both."""
 
     mass: float = setting(0.027, "mass of the vehicle, kg", above=0.0)
@@ -56,7 +56,7 @@ class DroneConfig:
     horizon: int = setting(80, "control steps per episode", at_least=1)
     start_height: float = setting(0.1125, "height at the start, m")
     tilt_weight: float = setting(1.0, "weight of |roll| + |pitch| in the reward", at_least=0.0)
-    angles: str = setting(
+    attitude: str = setting(
         "unwrapped",
         "roll and yaw in the observation: continued beyond +-pi, or as the engine gives them",
         choices=("unwrapped", "engine"),
@@ -123,8 +123,8 @@ class DronePhysics:
     obs_dim = OBS_DIM
     act_dim = ACT_DIM
 
-    def __init__(self, config: DroneConfig | None = None) -> None:
-        self.config = config or DroneConfig()
+    def __init__(self, config: TakeOffConfig | None = None) -> None:
+        self.config = config or TakeOffConfig()
         self.act_low = np.full(ACT_DIM, -1.0)
         self.act_high = np.full(ACT_DIM, 1.0)
         self.dt = 1.0 / self.config.control_rate
@@ -162,7 +162,7 @@ class DronePhysics:
         return next_obs[:, 8] - self.config.tilt_weight * tilt
 
 
-def motor_speeds(config: DroneConfig, act: FloatArray, actuation: FloatArray) -> FloatArray:
+def motor_speeds(config: TakeOffConfig, act: FloatArray, actuation: FloatArray) -> FloatArray:
     """Return hover (1 + rpm_band chi a), within what the motors can do; chi must broadcast against the action."""
     rpm = config.hover_rpm * (1.0 + config.rpm_band * actuation * act)
     return np.clip(rpm, 0.0, config.max_rpm)
@@ -184,15 +184,15 @@ def euler_angles(quaternion: FloatArray) -> FloatArray:
     return np.stack((roll, pitch, yaw), axis=1)
 
 
-def continue_angles(config: DroneConfig, previous: FloatArray, euler: FloatArray) -> FloatArray:
+def continue_angles(config: TakeOffConfig, previous: FloatArray, euler: FloatArray) -> FloatArray:
     """Return the turn of `euler` nearest to the previous angles, or the engine's own where the config says so."""
-    if config.angles == "engine":
+    if config.attitude == "engine":
         return euler
     turns = np.round((euler - previous) / (2.0 * np.pi))
     return euler - 2.0 * np.pi * turns
 
 
-def _mixer(config: DroneConfig) -> FloatArray:
+def _mixer(config: TakeOffConfig) -> FloatArray:
     """From squared motor speeds (rows) to thrust, its first moments in x and y, yaw torque (columns), `4 4`."""
     arm, thrust = config.arm, np.full(ACT_DIM, config.thrust_coefficient)
     spin = config.torque_coefficient * PROPELLER_SPIN
@@ -251,10 +251,7 @@ def _advance(body: FloatArray, wrench: FloatArray, vehicle: FloatArray, num_subs
 
 @functools.cache
 def _kernel() -> Callable[[FloatArray, FloatArray, FloatArray, int], None]:
-    """Compile `_advance` on first use; the result is kept on disk where that is possible."""
-    import numba
+    """Compile `_advance` on first use (numba takes a while to load)."""
+    from mbrl_hdp.compiling import compiled
 
-    try:
-        return numba.njit(cache=True)(_advance)
-    except RuntimeError:  # no place to keep it
-        return numba.njit(_advance)
+    return compiled("exact")(_advance)

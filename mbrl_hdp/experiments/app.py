@@ -1,4 +1,4 @@
-"""`mbrl-hdp train` as a Hydra application: checked first, then handed to Hydra as it is."""
+"""`mbrl-hdp train` as a Hydra application: the command line is checked first, then run by Hydra."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ _TRUST = "--trust"
 _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
 
 Finish = Callable[[Path], object]
-"""What to do with the directory of a run that has come to its end, e.g. draw its curve."""
+"""Called with the directory of a finished run, for example to draw its learning curve."""
 
 
 def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
-    """Check every job that the command line asks for, then let Hydra run it.
+    """Check every job of the command line, then let Hydra run it.
 
     Args:
         words: the command line.
-        finish: called with the directory of every run that has come to its end.
+        finish: called with the directory of every finished run.
 
     Raises:
         ConfigError: before any work begins and before anything is written.
@@ -70,7 +70,7 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     is_trusted = _TRUST in words
     words = [word for word in words if word != _TRUST]
     _check_flags(words)
-    overrides = _overrides(words)
+    flags, overrides = _split(words)
     going_on = [word.removeprefix("resume=") for word in overrides if word.startswith("resume=")]
     if going_on:
         return _resume(going_on[-1], len(words) > 1, is_trusted, finish)
@@ -82,10 +82,10 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
         if not _NOT_ONE_RUN & {word.partition("=")[0] for word in words}:
             _try_out(overrides, registry, _config_dirs(words))
     register_configs(registry)
-    # Hydra then hands errors on instead of printing them and leaving; ours become one line (`mbrl_hdp.cli`).
+    # Hydra then raises errors instead of printing them and exiting; ours become one line (`mbrl_hdp.cli`).
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     saved = sys.argv
-    sys.argv = ["mbrl-hdp", *words]
+    sys.argv = ["mbrl-hdp", *overrides, *flags]  # Hydra refuses overrides on both sides of a flag
     failures: list[Exception] = []
     try:
         job = _job(finish, failures)
@@ -160,7 +160,7 @@ def _resume(name: str, has_more: bool, is_trusted: bool, finish: Finish | None) 
     if not name:
         raise ConfigError("resume= names no run; write resume=RUN, the folder of a run")
     if has_more:
-        raise ConfigError("resume=RUN stands alone: the run's own config.yaml says what to do")
+        raise ConfigError("resume=RUN stands alone: the settings are those of the run's own config.yaml")
     folder = Path(name)
     with _go_on_note(folder, is_trusted):
         result = resume(folder, is_trusted)
@@ -185,17 +185,16 @@ def _closing_line(result: Evaluation, folder: Path) -> str:
     return f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {len(result.returns)} episodes; {folder}"
 
 
-def _overrides(words: Sequence[str]) -> list[str]:
-    """Take Hydra's own flags out of the command line; what is left are overrides."""
-    overrides, is_value = [], False
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return Hydra's own flags with their values, and the overrides."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    is_value = False
     for word in words:
-        if is_value:
-            is_value = False
-        elif word.startswith("-"):
-            is_value = word in _VALUE_FLAGS
-        else:
-            overrides.append(word)
-    return overrides
+        is_flag = word.startswith("-")
+        (flags if is_flag or is_value else overrides).append(word)
+        is_value = is_flag and word in _VALUE_FLAGS
+    return flags, overrides
 
 
 def _config_dirs(words: Sequence[str]) -> list[Path]:
@@ -209,7 +208,7 @@ def _config_dirs(words: Sequence[str]) -> list[Path]:
 
 
 def _job(finish: Finish | None, failures: list[Exception]) -> Callable[[DictConfig], float]:
-    """Return what runs one job; the job's return is what a sweeper that optimises looks at.
+    """Return the function that runs one job; a sweeper that optimises uses the mean return, its result.
 
     An exception goes to `failures`: Hydra would print lines of its own about it.
     """

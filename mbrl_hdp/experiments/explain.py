@@ -32,12 +32,12 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             if not parsed[-1].key_or_group:
                 raise HydraException("no key")
         except (HydraException, RecursionError) as error:
-            raise ConfigError(f"{short(line)!r} is no override; write key=value, as in seed=3 or prior=hdp") from error
+            raise ConfigError(f"{short(line)!r} is not an override; write key=value, as in seed=3 or prior=hdp") from error
     return parsed
 
 
 def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str:
-    """Say which override is wrong and what would be right."""
+    """Return which override is wrong and what would be right."""
     groups = _groups(compose)
     base = _base_config(overrides, groups, compose)
     for override in parse_overrides(overrides):

@@ -29,6 +29,7 @@ _WITHOUT_EFFECT = frozenset(
         f"{PACKAGE}.experiments.config",
         f"{PACKAGE}.experiments.explain",
         f"{PACKAGE}.experiments.fingerprint",
+        f"{PACKAGE}.experiments.fit_settings",
     }
 )
 _WITHOUT_MEANING = frozenset({"annotation", "returns", "type_comment", "type_params", "kind", "ctx"})

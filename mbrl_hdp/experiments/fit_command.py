@@ -1,4 +1,4 @@
-"""`mbrl-hdp fit`: from a data file and overrides to a model on disk."""
+"""`mbrl-hdp fit`: learn a model from a data file and overrides, and save it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mbrl_hdp.runtime import configure
 
 @dataclass(frozen=True)
 class FitJob:
-    """One fit that was asked for, checked: nothing has been read or written yet.
+    """A checked request for one fit; nothing has been read or written yet.
 
     Attributes:
         source: data file or `minari:ID`.
@@ -76,7 +76,7 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     config = load_config(overrides, registry, FIT_CONFIG_NAME)
     if not sources and is_data_needed:
         raise ConfigError(
-            "which data? give a .npz or .csv file or minari:ID, as in `mbrl-hdp fit logs.csv max_contexts=10 out=DIR`"
+            "which data? name a .npz or .csv file or minari:ID, as in `mbrl-hdp fit logs.csv max_contexts=10 out=DIR`"
         )
     typed = check_fit_config(config)
     if not typed.out:
@@ -90,12 +90,12 @@ def _is_source(word: str) -> bool:
 
 
 def _check_out(out: Path) -> None:
-    """See that the folder can be written to, before minutes of work and without making it."""
+    """Raise if the folder cannot be written to; it is not made yet."""
     nearest = out.absolute()
     while not nearest.exists():
         nearest = nearest.parent
     if not nearest.is_dir():
-        raise ConfigError(f"out={out}: {nearest} is a file; give a folder")
+        raise ConfigError(f"out={out}: {nearest} is a file; name a folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError(f"out={out}: cannot write to {nearest}")
 

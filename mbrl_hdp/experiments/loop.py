@@ -19,10 +19,11 @@ from mbrl_hdp.errors import StepError
 from mbrl_hdp.experiments.agent_setup import GuardedAgent, make_agent
 from mbrl_hdp.experiments.budget import Budget, budget_for
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
-from mbrl_hdp.experiments.config import MainConfig, fit_config
+from mbrl_hdp.experiments.config import MainConfig
 from mbrl_hdp.experiments.diagnostics import SwitchLoss, believed_contexts, slots_of_truth, switch_loss
 from mbrl_hdp.experiments.episodes import Record, Vector, run_episode
 from mbrl_hdp.experiments.export import export
+from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.metrics import RunLog, SilentLog
 from mbrl_hdp.experiments.run_lock import run_lock
 from mbrl_hdp.experiments.summary import Evaluation, evaluation_of, write_summary

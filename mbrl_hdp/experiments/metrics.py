@@ -1,4 +1,4 @@
-"""metrics.csv, TensorBoard and the line that tells what is happening."""
+"""What a run writes while it is running: metrics.csv, TensorBoard events and the progress bar."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_metrics(folder: Path) -> list[dict[str, str]]:
 
 
 class SilentLog:
-    """A log that only shows what is happening, for work outside a run."""
+    """A log that only shows progress, for work outside a run."""
 
     def __init__(self, num_steps: int, is_wanted: bool = True) -> None:
         console = Console(stderr=True)
@@ -42,15 +42,15 @@ class SilentLog:
         self._bar.stop()
 
     def says(self, words: str) -> None:
-        """Show what is happening."""
+        """Show the present step of the work."""
         self._bar.update(self._task, description=words, advance=1)
 
 
 class RunLog:
-    """What a run says and writes while it goes on.
+    """The log of a run.
 
     Attributes:
-        rows: rows of metrics.csv, one an epoch; columns that hold times end in `_s`.
+        rows: rows of metrics.csv, one per epoch; columns that hold times end in `_s`.
         started: when this process began to work on the run.
     """
 
@@ -83,17 +83,17 @@ class RunLog:
             self._writer.close()
 
     def says(self, words: str) -> None:
-        """Show what is happening."""
+        """Show the present step of the work."""
         self._bar.update(self._task, description=words)
 
     def restore(self, rows: list[dict[str, Any]]) -> None:
-        """Go on after the rows of a checkpoint."""
+        """Continue after the rows of a checkpoint."""
         self.rows = list(rows)
         self._write()
         self._bar.update(self._task, completed=len(rows))
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """Note an epoch."""
+        """Write the row of a finished epoch."""
         self.rows.append(row)
         self._write()
         self._write_events(row)
@@ -105,7 +105,7 @@ class RunLog:
         """Write a row for TensorBoard, at once: what waits in a queue is lost when the process is killed."""
         if self._writer is None:
             folder = self.folder / "tensorboard"
-            # Tells readers to forget what a killed process wrote of this epoch and later ones.
+            # Readers then drop what a killed process wrote of this epoch and later ones.
             is_resumed = folder.is_dir() and any(folder.iterdir())
             _wait_for_a_later_name(folder)
             self._writer = SummaryWriter(str(folder), purge_step=row["epoch"] if is_resumed else None)

@@ -22,8 +22,8 @@ from mbrl_hdp.experiments.studies.study import (
     MARK,
     NEVER_RUN,
     STATES,
+    CellRecord,
     Gate,
-    Record,
     Study,
     cell_key,
     cell_words,
@@ -109,18 +109,18 @@ def _reproduce(study: Study, options: ReproduceOptions) -> Path:
 def run_missing(study: Study, options: ReproduceOptions) -> int:
     """Run the cells that were never run or are stale; return how many."""
     cells = study.cells(options.seeds, options.is_quick)
-    done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
-    cells = [cell for cell in cells if cell_key(cell) not in done]
     if options.sizes is not None:
         cells = [cell for cell in cells if cell.get("max_contexts") in options.sizes]
-    if options.share is not None:
+    if options.share is not None:  # of all cells: what is done changes while other processes work
         cells = cells[options.share[0] :: options.share[1]]
+    done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
+    cells = [cell for cell in cells if cell_key(cell) not in done]
     commit = code_version()
     for number, cell in enumerate(cells):
         started = time.perf_counter()
         identity = study.identity(cell)  # before the cell runs: a file that is edited meanwhile must not count
         results = study.run(cell)
-        record = Record(cell, results, commit, time.perf_counter() - started, identity)
+        record = CellRecord(cell, results, commit, time.perf_counter() - started, identity)
         append_record(record, records_path(study.name, options.folder))
         print(f"{study.name} {number + 1}/{len(cells)}: {cell_words(cell)}, {record.time_s:.0f} s", flush=True)
     return len(cells)
@@ -143,7 +143,7 @@ def write_page(study: Study, options: ReproduceOptions) -> Path:
     return path
 
 
-def _stale_words(records: list[Record]) -> str:
+def _stale_words(records: list[CellRecord]) -> str:
     """Return which cells are stale and why, in Markdown; nothing if none is."""
     by_state = {
         state: [r for r in records if r.state == state] for state in STATES if state not in (CURRENT, NEVER_RUN)
@@ -215,7 +215,7 @@ def _gates(gates: list[Gate], is_stale: bool) -> str:
     return table(("required", "found", "gate"), rows)
 
 
-def _provenance(study: Study, records: list[Record]) -> str:
+def _provenance(study: Study, records: list[CellRecord]) -> str:
     commits = sorted({record.commit for record in records})
     seeds = sorted({record.settings["seed"] for record in records})
     total = sum(record.time_s for record in records)

@@ -33,7 +33,7 @@ class Task:
         reward_fn: batched reward of imagined steps: a formula of action and next observation, one that is learned with
             the model, or None where none is known (policies need none: they learn from the rewards they get).
         termination_fn: batched termination of action and next observation.
-        num_contexts: number of true contexts, None where the environment has none to tell.
+        num_contexts: number of true contexts, None where the environment reports none.
         dt: seconds per step, None where unknown.
         angle_columns: columns of an observation that are angles.
     """

@@ -167,9 +167,9 @@ class Registry:
         """Build the prior `name`; its default settings unless `config` is given."""
         return cast("ContextPrior", self._build("prior", name, task, config))
 
-    def build_distiller(self, name: str, task: TaskSpec, config: Any = None) -> Distiller:
+    def build_distillation(self, name: str, task: TaskSpec, config: Any = None) -> Distiller:
         """Build the distillation rule `name`."""
-        return cast("Distiller", self._build("distiller", name, task, config))
+        return cast("Distiller", self._build("distillation", name, task, config))
 
     def build_dynamics(self, name: str, task: TaskSpec, config: Any = None) -> ContextDynamics:
         """Build the transition model `name`."""

@@ -119,7 +119,7 @@ class Kind:
 
 KINDS = (
     Kind("prior", "mbrl_hdp_register_priors", "prior"),
-    Kind("distiller", "mbrl_hdp_register_distillers", "distillation"),
+    Kind("distillation", "mbrl_hdp_register_distillers", "distillation"),
     Kind("agent", "mbrl_hdp_register_agents", "agent"),
     Kind("baseline", "mbrl_hdp_register_baselines", "agent"),
     Kind("planner", "mbrl_hdp_register_planners", "planner"),

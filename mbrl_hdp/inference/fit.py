@@ -211,7 +211,7 @@ class _Builder:
             "max_contexts": max_contexts, "obs_dim": data.obs_dim, "act_dim": data.act_dim, "dt": dt
         }  # fmt: skip
         prior, dynamics, distillation = (
-            self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distiller"), parts, strict=True)
+            self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distillation"), parts, strict=True)
         )
         dynamics = dataclasses.replace(dynamics, config=recipe.settle_dynamics(dynamics.config))
         self.parts = ModelParts(prior, dynamics, distillation)
@@ -237,7 +237,7 @@ def build_model(parts: ModelParts, task: TaskSpec, registry: Registry) -> Contex
         task,
         registry.build_prior(parts.prior.name, task, parts.prior.config),
         registry.build_dynamics(parts.dynamics.name, task, parts.dynamics.config),
-        registry.build_distiller(parts.distillation.name, task, parts.distillation.config),
+        registry.build_distillation(parts.distillation.name, task, parts.distillation.config),
         parts,
     )
 
@@ -255,7 +255,7 @@ def _run(
     report = bar.start_run(schedule.name, job.config.num_steps)
     with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
-        trainer = Trainer(model.prior, model.dynamics, model.distiller, job.data, job.config, schedule, generator)
+        trainer = Trainer(model.prior, model.dynamics, model.distillation, job.data, job.config, schedule, generator)
         trainer.keep = model.is_active.clone()
         length = trainer.run(report, from_scratch, job.aside)
     model.is_active = trainer.keep
@@ -275,7 +275,7 @@ def _polish(model: ContextModel, job: _Job, seed: int, bar: FitProgress) -> RunL
     report = bar.start_run("polish", job.config.polish_steps)
     with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
-        parts = model.prior, model.dynamics, model.distiller
+        parts = model.prior, model.dynamics, model.distillation
         trainer = Trainer(*parts, job.data, job.config, POLISH, generator, job.config.polish_steps)
         trainer.keep = model.is_active.clone()
         length = trainer.run(report, from_scratch=False)

@@ -78,16 +78,16 @@ class ContextModel(mbrl.models.Model):
         task: sizes of the problem.
         prior: the prior with its variational distribution.
         dynamics: the transition heads.
-        distiller: the rule that tells which slots to keep.
+        distillation: the rule that decides which slots to keep.
         parts: which plugins these are.
         report: how the model was learned.
     """
 
     def __init__(
-        self, task: TaskSpec, prior: ContextPrior, dynamics: ContextDynamics, distiller: Distiller, parts: ModelParts
+        self, task: TaskSpec, prior: ContextPrior, dynamics: ContextDynamics, distillation: Distiller, parts: ModelParts
     ) -> None:
         super().__init__(torch.device("cpu"))
-        self.task, self.parts, self.distiller = task, parts, distiller
+        self.task, self.parts, self.distillation = task, parts, distillation
         self.prior, self.dynamics = prior, dynamics
         self.report = FitReport()
         self.num_data_episodes: int | None = None
@@ -110,7 +110,7 @@ class ContextModel(mbrl.models.Model):
         """Decide anew which slots to keep and reduce the chain to them (Theorem 1)."""
         with torch.no_grad():
             posterior = self.posterior()
-            self._kept = keep_at_least(posterior, self.distiller.keep(posterior)).to(self.is_active.device)
+            self._kept = keep_at_least(posterior, self.distillation.keep(posterior)).to(self.is_active.device)
             self._chain = apply_keep_mask(posterior, self._kept)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContextModel:

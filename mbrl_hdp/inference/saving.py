@@ -24,7 +24,7 @@ from mbrl_hdp.types import TaskSpec
 
 SCHEMA_VERSION = 2
 _NUMBERS, _WORDS = "model.safetensors", "model.json"
-_KINDS = {"prior": "prior", "dynamics": "dynamics", "distillation": "distiller"}
+_KINDS = ("prior", "dynamics", "distillation")
 
 
 def save_model(model: ContextModel, folder: Path) -> None:
@@ -65,8 +65,7 @@ def load(folder: str | Path, registry: Registry | None = None, device: str = "cp
     words, tensors = _read(folder / _NUMBERS)
     registry = registry or load_registry()
     try:
-        sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in words["task"].items()}
-        task = TaskSpec(**sizes)
+        task = TaskSpec(**words["task"])
         parts = ModelParts(**{kind: _part(kind, words["parts"][kind], registry) for kind in _KINDS})
         report = FitReport(**words["report"])
     except (KeyError, TypeError) as error:
@@ -113,7 +112,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
-    plugin = registry.get(_KINDS[kind], words["name"])
+    plugin = registry.get(kind, words["name"])
     known = {field.name for field in dataclasses.fields(plugin.spec.config)}
     for key in words["config"]:
         if key not in known:
@@ -124,11 +123,3 @@ def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
 def _plain(config: Any) -> dict[str, Any]:
     """Return a plugin's settings as plain words; the option name that Hydra adds is left out."""
     return {key: value for key, value in dataclasses.asdict(config).items() if key != "name"}
-
-
-def is_finite(model: ContextModel) -> bool:
-    """Return whether every number of a model is finite."""
-    return all(bool(torch.isfinite(t).all()) for t in model.state_dict().values() if t.is_floating_point())
-
-
-load_model = load

@@ -53,14 +53,14 @@ class Trainer:
         self,
         prior: ContextPrior,
         dynamics: ContextDynamics,
-        distiller: Distiller,
+        distillation: Distiller,
         data: EpisodeTensors,
         config: FitConfig,
         schedule: Schedule,
         generator: torch.Generator,
         num_steps: int | None = None,
     ) -> None:
-        self.prior, self.dynamics, self.distiller = prior, dynamics, distiller
+        self.prior, self.dynamics, self.distillation = prior, dynamics, distillation
         self.data, self.config, self.schedule = data, config, schedule
         self.recipe = RECIPES[config.recipe]
         self.generator = generator
@@ -241,7 +241,7 @@ class Trainer:
             self.keep = torch.ones_like(self.keep)
         posterior = self.posterior(is_training=True)
         minimum = 2 if progress < self.schedule.keep_two_until else 1
-        self.keep = keep_at_least(posterior, self.distiller.keep(posterior), minimum).to(self.keep.device)
+        self.keep = keep_at_least(posterior, self.distillation.keep(posterior), minimum).to(self.keep.device)
 
     def _mask_or_none(self) -> Bool[Tensor, " K"] | None:
         return None if bool(self.keep.all()) else self.keep

@@ -7,7 +7,6 @@ from mbrl_hdp.probability.hmm import (
     filter_contexts,
     log_evidence,
     log_evidence_and_counts,
-    pair_marginals,
     smooth,
     viterbi,
 )
@@ -19,11 +18,8 @@ from mbrl_hdp.probability.markov import (
     stationary,
 )
 from mbrl_hdp.probability.sticks import (
-    beta_sticks_from_dirichlet,
-    dirichlet_from_beta_sticks,
     row_concentrations,
     stick_fractions,
-    stick_log_jacobian,
     stick_weights,
 )
 
@@ -31,8 +27,6 @@ __all__ = [
     "EvidenceAndCounts",
     "Filtered",
     "Smoothed",
-    "beta_sticks_from_dirichlet",
-    "dirichlet_from_beta_sticks",
     "distilled_initial",
     "distilled_policy_initial",
     "distilled_policy_transition",
@@ -40,12 +34,10 @@ __all__ = [
     "filter_contexts",
     "log_evidence",
     "log_evidence_and_counts",
-    "pair_marginals",
     "row_concentrations",
     "smooth",
     "stationary",
     "stick_fractions",
-    "stick_log_jacobian",
     "stick_weights",
     "viterbi",
 ]

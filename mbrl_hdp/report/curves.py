@@ -53,7 +53,7 @@ Column = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True)
 class RunHistory:
-    """What a run directory tells about learning.
+    """The learning curve that a run directory holds.
 
     Attributes:
         folder: the run directory.
@@ -98,13 +98,15 @@ def read_run(folder: str | Path) -> RunHistory:
         with (folder / "metrics.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
     except OSError as error:
-        raise DataError(f"{folder} is no run directory of `mbrl-hdp train`: metrics.csv: {error.strerror}") from error
+        raise DataError(
+            f"{folder} is not a run directory of `mbrl-hdp train`: metrics.csv: {error.strerror}"
+        ) from error
     if not rows or not {"num_real_episodes", "train_return"} <= set(rows[0]):
         raise DataError(f"{folder / 'metrics.csv'} holds no epoch yet; wait for the first one")
     try:
         columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
     except (ValueError, TypeError) as error:
-        raise DataError(f"{folder / 'metrics.csv'} has a cell that is no number: {error}") from error
+        raise DataError(f"{folder / 'metrics.csv'} has a cell that is not a number: {error}") from error
     config = _mapping(folder / "config.yaml")
     names = [str((config.get(group) or {}).get("name") or "") for group in ("env", "agent")]
     summary, seed = _mapping(folder / "summary.json"), config.get("seed")
@@ -233,7 +235,7 @@ def _agent_name(agent: str) -> str:
 
 
 def _draw_warm_start(ax: Any, runs: list[RunHistory]) -> None:
-    """Shade the episodes before the first model or policy; nothing is known of the agent there."""
+    """Shade the episodes before the first model or policy; the agent has not learned anything there."""
     until = min(float(run.columns["num_real_episodes"][0]) for run in runs)
     if all(run.starts_random for run in runs):
         ax.axvspan(0, until, color=_SHADE, zorder=0)

@@ -31,7 +31,7 @@ class Scene(Protocol):
 
 
 class CartPoleScene:
-    """Cart and pole at the observed states; below them the push that was asked for and the one that acts.
+    """Cart and pole at the observed states; below them the push of the agent and the one that acts.
 
     The view goes with the cart, since good controllers let it run far.
 

@@ -81,7 +81,7 @@ def build_drone(config: DroneConfig, task: TaskSpec) -> DroneDynamics:
     """Build `drone`.
 
     Raises:
-        ConfigError: if the task is no drone, or nobody tells the seconds per step.
+        ConfigError: if the task is not a drone, or the seconds per step are not known.
     """
     check_settings(config, "dynamics")
     layout = "position, roll-pitch-yaw, velocity, angular velocity (3 each) and four motor commands"

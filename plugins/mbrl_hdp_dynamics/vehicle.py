@@ -26,7 +26,7 @@ class VehicleConfig(HeadsConfig):
     dt: float | None = setting(None, "seconds per step; null takes the task's", above=0.0)
     density: str = setting(
         "ego",
-        "whose motion tells contexts apart: ego (the others act on nothing, so they tell nothing) or all",
+        "cars whose motion enters the context likelihood: ego (the actions move no other car) or all",
         choices=("ego", "all"),
     )
 
@@ -96,7 +96,7 @@ def build_vehicle(config: VehicleConfig, task: TaskSpec) -> VehicleDynamics:
     """Build `vehicle`.
 
     Raises:
-        ConfigError: if the observations are not six columns a car, or nobody tells the seconds per step.
+        ConfigError: if the observations are not six columns a car, or the seconds per step are not known.
     """
     check_settings(config, "dynamics")
     if task.obs_dim % _COLUMNS or task.obs_dim < _COLUMNS or task.act_dim != 2:

@@ -26,7 +26,7 @@ def model():
     parts = ModelParts(
         Part("mle", registry.get("prior", "mle").spec.config()),
         Part("linear", registry.get("dynamics", "linear").spec.config(std_floor=1e-3)),
-        Part("stationary", registry.get("distiller", "stationary").spec.config()),
+        Part("stationary", registry.get("distillation", "stationary").spec.config()),
     )
     made = build_model(parts, TaskSpec(4, obs_dim=1, act_dim=1), registry)
     with torch.no_grad():

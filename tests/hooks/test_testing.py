@@ -27,7 +27,7 @@ def test_built_in_priors_conform(name, max_contexts):
 
 @pytest.mark.parametrize("name", ["stationary", "beta"])
 def test_built_in_rules_conform(name):
-    check_distiller(load_registry().build_distiller(name, TaskSpec(max_contexts=4)))
+    check_distiller(load_registry().build_distillation(name, TaskSpec(max_contexts=4)))
 
 
 @pytest.mark.parametrize(

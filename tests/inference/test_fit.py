@@ -104,7 +104,7 @@ def test_fit_leaves_the_global_generator_alone(data):
 @pytest.mark.parametrize("prior", ["dirichlet", "mle"])
 def test_other_priors_learn_too(data, prior):
     # Without shared weights nothing starves a spare context: the threshold has to be higher, as the paper says.
-    rule = Part("stationary", load_registry().get("distiller", "stationary").spec.config(0.2, 0.1))
+    rule = Part("stationary", load_registry().get("distillation", "stationary").spec.config(0.2, 0.1))
     fitted = mbrl_hdp.fit(data, prior, rule, "linear", max_contexts=3, seed=0, config=QUICK, progress=False)
     assert fitted.num_contexts == 2
     assert accuracy(fitted, world(20, 99)) > 0.95
@@ -226,14 +226,14 @@ class TestChoose:
 
 def pooled_trainer(data, num_steps, pool_until):
     registry = load_registry()
-    names = {"prior": "hdp", "dynamics": "linear", "distiller": "stationary"}
+    names = {"prior": "hdp", "dynamics": "linear", "distillation": "stationary"}
     parts = [Part(name, registry.get(kind, name).spec.config()) for kind, name in names.items()]
     model = build_model(ModelParts(*parts), TaskSpec(3, data.obs_dim, data.act_dim), registry)
     model.dynamics.set_normaliser(*(torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()))
     config = FitConfig(num_steps=num_steps, learning_rate=2e-2)
     schedule = Schedule(pool_until=pool_until)
     generator = torch.Generator().manual_seed(0)
-    pieces = model.prior, model.dynamics, model.distiller
+    pieces = model.prior, model.dynamics, model.distillation
     return model, Trainer(*pieces, EpisodeTensors.of(data), config, schedule, generator)
 
 

@@ -43,13 +43,13 @@ def untrained(data, max_contexts=3, **thresholds):
     registry = load_registry()
     configs = {
         kind: registry.get(kind, name).spec.config
-        for kind, name in (("prior", "hdp"), ("dynamics", "delta_mlp"), ("distiller", "stationary"))
+        for kind, name in (("prior", "hdp"), ("dynamics", "delta_mlp"), ("distillation", "stationary"))
     }
     heads = RECIPES["literal"].settle_dynamics(configs["dynamics"](hidden_sizes=[5]))
     parts = ModelParts(
         Part("hdp", configs["prior"]()),
         Part("delta_mlp", heads),
-        Part("stationary", configs["distiller"](**thresholds)),
+        Part("stationary", configs["distillation"](**thresholds)),
     )
     return build_model(parts, TaskSpec(max_contexts, data.obs_dim, data.act_dim, seed=1), registry)
 
@@ -58,7 +58,7 @@ def trainer_of(model, data, recipe="literal", schedule=LITERAL):
     config = FitConfig(recipe=recipe, num_steps=3)
     generator = torch.Generator().manual_seed(0)
     tensors = EpisodeTensors.of(data)
-    return Trainer(model.prior, model.dynamics, model.distiller, tensors, config, schedule, generator)
+    return Trainer(model.prior, model.dynamics, model.distillation, tensors, config, schedule, generator)
 
 
 class TestReduction:

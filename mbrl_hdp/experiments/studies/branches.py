@@ -97,7 +97,7 @@ def score_branch(model: ContextModel, data: Trajectories, held_out: Trajectories
     """Score a trained branch as it is extracted, and with its two largest contexts alone (the paper's R_K)."""
     model.extract()
     scored = score(model, data, held_out)
-    model.distiller = TwoLargest()
+    model.distillation = TwoLargest()
     model.extract()
     assert held_out.context is not None
     aligned = align(model.smooth(held_out).argmax(-1), held_out.context)
@@ -124,7 +124,7 @@ def _untrained(settings: Settings, data: Trajectories) -> ContextModel:
     parts = ModelParts(
         part(registry, "prior", settings["prior"]),
         part(registry, "dynamics", settings["dynamics"]),
-        part(registry, "distiller", settings["distillation"]),
+        part(registry, "distillation", settings["distillation"]),
     )
     seed = sub_seed(settings["seed"], "start", 0)
     model = build_model(parts, TaskSpec(settings["max_contexts"], data.obs_dim, data.act_dim, seed=seed), registry)
@@ -135,7 +135,7 @@ def _untrained(settings: Settings, data: Trajectories) -> ContextModel:
 def _start(model: ContextModel, data: EpisodeTensors, config: FitConfig, schedule: Schedule, seed: int) -> BranchingRun:
     torch.manual_seed(sub_seed(seed, "run", 0))
     generator = torch_generator(sub_seed(seed, "run", 0), "minibatch")
-    run = BranchingRun(model.prior, model.dynamics, model.distiller, data, config, schedule, generator)
+    run = BranchingRun(model.prior, model.dynamics, model.distillation, data, config, schedule, generator)
     run.start()
     return run
 
@@ -146,6 +146,6 @@ def _branch(model: ContextModel, run: BranchingRun, threshold: float) -> tuple[C
     memo = {id(run.data): run.data, id(run.generator): generator}
     new_model, new_run = copy.deepcopy((model, run), memo)
     assert new_run.prior is new_model.prior
-    assert isinstance(new_run.distiller, HasTrainThreshold)
-    new_run.distiller.train_threshold = threshold
+    assert isinstance(new_run.distillation, HasTrainThreshold)
+    new_run.distillation.train_threshold = threshold
     return new_model, new_run

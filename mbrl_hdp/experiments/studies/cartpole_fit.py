@@ -67,7 +67,7 @@ def run_fit(settings: Settings) -> Results:
     model = fit(
         data,
         prior=part(registry, "prior", settings["prior"]),
-        distillation=part(registry, "distiller", settings["distillation"]),
+        distillation=part(registry, "distillation", settings["distillation"]),
         dynamics=part(registry, "dynamics", settings["dynamics"]),
         max_contexts=settings["max_contexts"],
         seed=settings["seed"],

@@ -7,7 +7,7 @@ from statistics import mean
 
 from mbrl_hdp.experiments.studies.branches import run_cell
 from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 
 LIMIT = 0.05
 CONCENTRATIONS = (100.0, 1000.0)
@@ -33,17 +33,17 @@ def _prior(concentration: float) -> Settings:
     return {"name": "hdp", "row_concentration": concentration}
 
 
-def concentration_of(record: Record) -> float:
+def concentration_of(record: CellRecord) -> float:
     """Return a cell's row_concentration."""
     return float(record.settings["prior"].get("row_concentration", CONCENTRATIONS[0]))
 
 
-def bias(record: Record) -> float:
+def bias(record: CellRecord) -> float:
     """Return the learned switch probability over the empirical one, minus 1."""
     return float(record.results["switch"] / record.results["true_switch"] - 1.0)
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Compare learned and empirical switching."""
     rows = [
         [
@@ -68,7 +68,7 @@ def page(records: list[Record]) -> Page:
     return Page(body + table(columns, rows), _gates(records))
 
 
-def _gates(records: list[Record]) -> list[Gate]:
+def _gates(records: list[CellRecord]) -> list[Gate]:
     default = [bias(record) for record in records if concentration_of(record) == CONCENTRATIONS[0]]
     if not default:
         return []

@@ -78,7 +78,7 @@ def certain_problem(rng: np.random.Generator) -> FiniteCmdp:
 
 
 def revealed_problem(rng: np.random.Generator, switch: float) -> FiniteCmdp:
-    """Draw a problem that meets the proof's assumptions: each next state tells which context acted, the first is known.
+    """Draw a problem that meets the proof's assumptions: each next state shows which context acted, the first is known.
 
     States are pairs of two places and two last contexts; the context matters through places and rewards.
     """
@@ -102,7 +102,7 @@ def revealed_problem(rng: np.random.Generator, switch: float) -> FiniteCmdp:
 
 
 def guessing_problem(switch: float, horizon: int = 6, discount: float = DISCOUNT) -> FiniteCmdp:
-    """Guess the context that acts: 1 if right, else 0; the next state tells. Gap = sum_{t>=1} discount^t switch.
+    """Guess the context that acts: 1 if right, else 0; the next state shows it. Gap = sum_{t>=1} discount^t switch.
 
     Holds for switch < .5, where the last context is the best guess; two contexts, the first is known.
     """

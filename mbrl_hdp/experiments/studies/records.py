@@ -11,10 +11,11 @@ from typing import Any
 
 from mbrl_hdp.experiments.studies.study import (
     BY_CONFIG,
+    CURRENT,
     NEVER_RUN,
     STATES,
+    CellRecord,
     Identity,
-    Record,
     Settings,
     Study,
     cell_key,
@@ -28,27 +29,29 @@ def records_path(name: str, folder: Path) -> Path:
     return folder / f"{name}.jsonl"
 
 
-def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str, Record]:
+def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str, CellRecord]:
     """Return the finished ones of these cells by name, each with its state.
 
-    A later line replaces an earlier one of the same cell. Cells of the studies that this one reads along count too.
+    A later line replaces an earlier one of the same cell. Cells of the studies that this one reads along count too; of
+    two files the one with an up-to-date cell counts.
     """
-    found: dict[str, Record] = {}
-    for name in (*study.reads, study.name):
-        path = records_path(name, folder)
-        for line in path.read_text().splitlines() if path.is_file() else []:
-            record = _parse(line)
-            if record is not None:
-                found[record.key] = record
     wanted = {cell_key(cell): cell for cell in cells}
-    return {
-        key: replace(found[key], state=state_of(found[key], study.identity(cell)))
-        for key, cell in wanted.items()
-        if key in found
-    }
+    found: dict[str, CellRecord] = {}
+    for name in (*study.reads, study.name):
+        for key, record in _last_records(records_path(name, folder)).items():
+            if key in wanted:
+                state = state_of(record, study.identity(wanted[key]))
+                if key not in found or found[key].state != CURRENT:
+                    found[key] = replace(record, state=state)
+    return {key: found[key] for key in wanted if key in found}
 
 
-def append_record(record: Record, path: Path) -> None:
+def _last_records(path: Path) -> dict[str, CellRecord]:
+    records = map(_parse, path.read_text().splitlines() if path.is_file() else [])
+    return {record.key: record for record in records if record is not None}
+
+
+def append_record(record: CellRecord, path: Path) -> None:
     """Add one line in one write, so that processes side by side do not cut into each other's lines."""
     words = {name: value for name, value in asdict(record).items() if name != "state"}
     line = json.dumps(words | {"time_s": round(record.time_s, 1)}) + "\n"
@@ -60,13 +63,13 @@ def append_record(record: Record, path: Path) -> None:
         os.close(handle)
 
 
-def state_counts(records: dict[str, Record], cells: list[Settings]) -> dict[str, int]:
+def state_counts(records: dict[str, CellRecord], cells: list[Settings]) -> dict[str, int]:
     """Count the cells of a study by state."""
     states = Counter(records[key].state if key in records else NEVER_RUN for key in map(cell_key, cells))
     return {state: states[state] for state in STATES}
 
 
-def changes(study: Study, records: dict[str, Record]) -> list[str]:
+def changes(study: Study, records: dict[str, CellRecord]) -> list[str]:
     """Return which keys of the configuration changed since the cells were run, with the number of cells."""
     count: Counter[str] = Counter()
     for record in records.values():
@@ -75,7 +78,7 @@ def changes(study: Study, records: dict[str, Record]) -> list[str]:
     return [f"{words} ({number} cell{'s' if number > 1 else ''})" for words, number in sorted(count.items())]
 
 
-def _parse(line: str) -> Record | None:
+def _parse(line: str) -> CellRecord | None:
     try:
         words: dict[str, Any] = json.loads(line)
     except json.JSONDecodeError:  # a process was ended while it wrote: the cell runs again
@@ -84,6 +87,6 @@ def _parse(line: str) -> Record | None:
     settings = words["settings"]
     if identity is None:
         settings.pop("overrides", None)  # rows from before fingerprints named their settings so; presets do now
-    return Record(
+    return CellRecord(
         settings, words["results"], words["commit"], words["time_s"], None if identity is None else Identity(**identity)
     )

@@ -7,7 +7,7 @@ from statistics import median
 
 from mbrl_hdp.experiments.studies.branches import run_cell
 from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 
 SUCCESS = 0.95
 MEDIAN = 0.985
@@ -21,12 +21,12 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     return [fit_settings(size, seed, is_quick) for size, (own, _) in plan.items() for seed in (seeds or own)]
 
 
-def is_success(record: Record) -> bool:
+def is_success(record: CellRecord) -> bool:
     """Whether the contexts were found: accurate, and exactly two of them kept."""
     return bool(record.results["accuracy"] > SUCCESS and record.results["num_contexts"] == 2)
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Count successes by size."""
     rows, gates = [], []
     for size in sorted({record.settings["max_contexts"] for record in records}):
@@ -46,7 +46,7 @@ def page(records: list[Record]) -> Page:
 COLUMNS = ("K", "seeds", "successes", "accuracy: least", "median", "contexts kept", "third mass: most", "s a fit")
 
 
-def row(name: str, group: list[Record]) -> list[str]:
+def row(name: str, group: list[CellRecord]) -> list[str]:
     """Sum a group of fits up in one row."""
     accuracy = [record.results["accuracy"] for record in group]
     kept = [record.results["num_contexts"] for record in group]
@@ -63,7 +63,7 @@ def row(name: str, group: list[Record]) -> list[str]:
     ]
 
 
-def _each(records: list[Record]) -> tuple[tuple[str, ...], list[list[str]]]:
+def _each(records: list[CellRecord]) -> tuple[tuple[str, ...], list[list[str]]]:
     rows = [
         [
             str(record.settings["max_contexts"]),
@@ -79,7 +79,7 @@ def _each(records: list[Record]) -> tuple[tuple[str, ...], list[list[str]]]:
     return ("K", "seed", "accuracy", "contexts", "switch probability", "empirical", "runs (* taken)"), rows
 
 
-def _gates(size: int, group: list[Record], planned: int, needed: int) -> list[Gate]:
+def _gates(size: int, group: list[CellRecord], planned: int, needed: int) -> list[Gate]:
     if not needed:
         return []
     found = sum(map(is_success, group))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mbrl_hdp.experiments.studies.branches import run_cell
 from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
 from mbrl_hdp.experiments.studies.robust import COLUMNS, SUCCESS, row
-from mbrl_hdp.experiments.studies.study import Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
 SIZES = (5, 10)
 SEEDS = range(100, 105)
@@ -22,7 +22,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     ]
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Report; nothing is asked for."""
     sizes = sorted({record.settings["max_contexts"] for record in records})
     groups = [[record for record in records if record.settings["max_contexts"] == size] for size in sizes]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mbrl_hdp.experiments.studies.branches import run_cell
 from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
-from mbrl_hdp.experiments.studies.study import Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
 THRESHOLDS = (0.05, 0.3, 0.5)
 SEEDS = range(100, 103)
@@ -29,7 +29,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     ]
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Return what remains at each threshold."""
     rows = [
         [

@@ -1,4 +1,4 @@
-"""What a study is: independent cells that can be run one by one, and a page made of their results."""
+"""Studies: independent cells that can be run one by one, and a page made of their results."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Record:
+class CellRecord:
     """One finished cell.
 
     Attributes:
-        settings: name of the cell: what tells it from the other cells of its study.
+        settings: name of the cell: what distinguishes it from the other cells of its study.
         results: what came out.
         commit: version of the code that ran.
         time_s: seconds that it took.
@@ -68,10 +68,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Gate:
-    """One thing that a study must show.
+    """One requirement of a study.
 
     Attributes:
-        name: what is asked for.
+        name: what is required.
         found: what was found.
         is_met: whether it is enough; None while cells are missing.
     """
@@ -83,7 +83,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Page:
-    """What a study says about its records: Markdown text and its gates."""
+    """The report of a study on its records: Markdown text and gates."""
 
     body: str
     gates: list[Gate]
@@ -96,7 +96,7 @@ class Study:
     Attributes:
         name: word on the command line.
         title: heading of the page.
-        cells: settings of every cell, most telling first; takes the seeds asked for (None: the study's own) and
+        cells: settings of every cell, most important first; takes the seeds asked for (None: the study's own) and
             whether only a quick look is wanted.
         run: runs one cell; its module holds nothing that is only for pages, since all of it is fingerprinted.
         page: reads the finished cells.
@@ -108,7 +108,7 @@ class Study:
     title: str
     cells: Callable[[Sequence[int] | None, bool], list[Settings]]
     run: Callable[[Settings], Results]
-    page: Callable[[list[Record]], Page]
+    page: Callable[[list[CellRecord]], Page]
     resolve: Callable[[Settings], Settings]
     reads: tuple[str, ...] = ()
 
@@ -118,7 +118,7 @@ class Study:
         return Identity(config, code_fingerprint(roots_of(self.run.__module__, config)))
 
 
-def state_of(record: Record | None, identity: Identity) -> str:
+def state_of(record: CellRecord | None, identity: Identity) -> str:
     """Return whether a cell is up to date, one of `STATES`."""
     if record is None:
         return NEVER_RUN

@@ -7,7 +7,7 @@ from statistics import median
 
 from mbrl_hdp.experiments.studies.branches import run_cell
 from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Results, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Results, Settings, Study, table
 
 SIZES = (5, 10, 4, 6, 8, 20, 100)
 THRESHOLDS = (0.0, 0.01, 0.1)
@@ -46,7 +46,7 @@ def _cell(size: int, seed: int, is_quick: bool = False, std_floor: float = STD_F
     return fit_settings(size, seed, is_quick, dynamics=dynamics) | {"thresholds": list(THRESHOLDS)}
 
 
-def with_floor(records: list[Record], std_floor: float = STD_FLOOR) -> list[Record]:
+def with_floor(records: list[CellRecord], std_floor: float = STD_FLOOR) -> list[CellRecord]:
     """Return the records of one noise floor."""
     return [record for record in records if record.settings["dynamics"].get("std_floor") == std_floor]
 
@@ -68,7 +68,7 @@ def third_weight(branch: Results) -> float:
     return float(weights[2]) if weights and len(weights) > 2 else 0.0
 
 
-def branches_of(records: list[Record], size: int, threshold: float) -> list[Results]:
+def branches_of(records: list[CellRecord], size: int, threshold: float) -> list[Results]:
     """Return the results of one cell of the table, one a seed."""
     return [record.results["branches"][str(threshold)] for record in records if record.settings["max_contexts"] == size]
 
@@ -78,12 +78,12 @@ def is_right(branch: Results) -> bool:
     return bool(branch["accuracy"] > SUCCESS and branch["num_contexts"] == 2)
 
 
-def sizes_of(records: list[Record]) -> list[int]:
+def sizes_of(records: list[CellRecord]) -> list[int]:
     """Return the sizes that have results, in rising order."""
     return sorted({record.settings["max_contexts"] for record in records})
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Lay the table beside the paper's."""
     low_floor = with_floor(records, LOW_FLOOR)
     records = with_floor(records)
@@ -118,7 +118,7 @@ def page(records: list[Record]) -> Page:
     return Page(body, _gates(records, sizes))
 
 
-def _low_floor(records: list[Record]) -> list[str]:
+def _low_floor(records: list[CellRecord]) -> list[str]:
     if not records:
         return []
     sizes = sizes_of(records)
@@ -134,23 +134,23 @@ def _rows(values: list[list[str]]) -> list[list[str]]:
     return [[f"{eps:g}", *row] for eps, row in zip(THRESHOLDS, values, strict=True)]
 
 
-def _mass(records: list[Record], size: int, eps: float) -> str:
+def _mass(records: list[CellRecord], size: int, eps: float) -> str:
     found = [third(branch) for branch in branches_of(records, size, eps)]
     paper = PAPER[eps].get(size)
     return f"{median(found):.1e} ({max(found):.1e}) / " + ("-" if paper is None else f"{paper:.1e}")
 
 
-def _accuracy(records: list[Record], size: int, eps: float) -> str:
+def _accuracy(records: list[CellRecord], size: int, eps: float) -> str:
     found = [branch["accuracy"] for branch in branches_of(records, size, eps)]
     return f"{median(found):.4f} ({min(found):.4f}), {sum(value > SUCCESS for value in found)}/{len(found)}"
 
 
-def _kept(records: list[Record], size: int, eps: float) -> str:
+def _kept(records: list[CellRecord], size: int, eps: float) -> str:
     found = [branch["num_contexts"] for branch in branches_of(records, size, eps)]
     return ", ".join(f"{count}: {found.count(count)}x" for count in sorted(set(found)))
 
 
-def _weight(records: list[Record], size: int, eps: float, cut: float = 0.02) -> str:
+def _weight(records: list[CellRecord], size: int, eps: float, cut: float = 0.02) -> str:
     found = branches_of(records, size, eps)
     agree = sum(_above(branch["masses"], cut) == _above(branch["top_weights"], cut) for branch in found)
     return f"{median(map(third_weight, found)):.1e}, {agree}/{len(found)}"
@@ -160,12 +160,12 @@ def _above(masses: list[float], cut: float) -> int:
     return sum(mass >= cut for mass in masses)
 
 
-def _gates(records: list[Record], sizes: list[int]) -> list[Gate]:
+def _gates(records: list[CellRecord], sizes: list[int]) -> list[Gate]:
     pairs = [(eps, size) for eps in THRESHOLDS for size in sizes if size in PAPER[eps]]
     return [_right_gate(records, *pair) for pair in pairs] + [_mass_gate(records, *pair) for pair in pairs]
 
 
-def _right_gate(records: list[Record], eps: float, size: int) -> Gate:
+def _right_gate(records: list[CellRecord], eps: float, size: int) -> Gate:
     """Require of every run that it keeps two contexts and gets the steps right."""
     found = branches_of(records, size, eps)
     right = sum(map(is_right, found))
@@ -175,7 +175,7 @@ def _right_gate(records: list[Record], eps: float, size: int) -> Gate:
     return Gate(name, f"{right} of {len(found)}, least accuracy {least:.3f}", is_met)
 
 
-def _mass_gate(records: list[Record], eps: float, size: int) -> Gate:
+def _mass_gate(records: list[CellRecord], eps: float, size: int) -> Gate:
     found = [third(branch) for branch in branches_of(records, size, eps)]
     is_met = median(found) <= PAPER[eps][size] if len(found) >= planned_seeds(size) else None
     name = f"eps={eps:g}, K={size}: median third mass at most the paper's {PAPER[eps][size]:.2e}"

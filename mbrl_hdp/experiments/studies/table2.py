@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Results, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Results, Settings, Study, table
 from mbrl_hdp.experiments.studies.train_cell import AGENTS, FAILURES, resolve, run
 from mbrl_hdp.experiments.summary import bootstrap_interval
 
@@ -54,7 +54,7 @@ def _cell(agent: str, failure: str, seed: int, profile: str) -> Settings:
     return {"agent": agent, "failure": failure, "profile": profile, "seed": seed}
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Put our returns beside the paper's."""
     fast = [record for record in records if record.settings["profile"] != "paper"]
     body = [
@@ -71,8 +71,9 @@ def page(records: list[Record]) -> Page:
         "default. The paper's numbers are its Table 2; it has no NI-SAC on cart-pole.",
         table(("agent", *FAILURES), [row for agent in AGENTS for row in _rows(agent, fast)]),
         "What is the context worth? Differences of returns in the same evaluation episodes (same start, same contexts)"
-        " with their 95 % intervals, the same bootstrap. FI-SAC was trained on the true context, C-SAC on the learned belief, NI-SAC on the observation alone; otherwise "
-        "the three have the same settings. Only a difference whose interval leaves out 0 separates two agents.",
+        " with their 95 % intervals, the same bootstrap. FI-SAC was trained on the true context, C-SAC on the learned "
+        "belief, NI-SAC on the observation alone; otherwise the three have the same settings. Only a difference whose "
+        "interval leaves out 0 separates two agents, and with three seeds not for certain.",
         table(("difference", *FAILURES), [_difference_row(*pair, fast) for pair in DIFFERENCES]),
         "Every run. Fed the truth: return of the same agent in the same episodes with the one-hot true context in "
         "the place of its belief. For C-CEM, which is not trained on beliefs, the difference is what not knowing the "
@@ -94,7 +95,7 @@ def page(records: list[Record]) -> Page:
     return Page("\n\n".join(body), [*_gates(fast), *_paper_gate(records), *_collapse_gate(fast)])
 
 
-def _time_to(records: list[Record]) -> str:
+def _time_to(records: list[CellRecord]) -> str:
     found = []
     for record in _group(records, "C-CEM", "hard"):
         reached = [point for point in record.results["curve"] if point[1] >= QUICK_RETURN]
@@ -103,11 +104,11 @@ def _time_to(records: list[Record]) -> str:
     return "; ".join(found) or "not run yet"
 
 
-def _group(records: list[Record], agent: str, failure: str) -> list[Record]:
+def _group(records: list[CellRecord], agent: str, failure: str) -> list[CellRecord]:
     return [r for r in records if r.settings["agent"] == agent and r.settings["failure"] == failure]
 
 
-def _rows(agent: str, records: list[Record]) -> list[list[str]]:
+def _rows(agent: str, records: list[CellRecord]) -> list[list[str]]:
     ours = [f"{agent}, ours"]
     for failure in FAILURES:
         returns = _returns(records, agent, failure)
@@ -121,7 +122,7 @@ def _rows(agent: str, records: list[Record]) -> list[list[str]]:
     return [ours, [f"{agent}, paper", *PAPER[agent]]]
 
 
-def _difference_row(agent: str, other: str, records: list[Record]) -> list[str]:
+def _difference_row(agent: str, other: str, records: list[CellRecord]) -> list[str]:
     row = [f"{agent} - {other}"]
     for failure in FAILURES:
         pairs = paired_differences(_group(records, agent, failure), _group(records, other, failure))
@@ -133,7 +134,7 @@ def _difference_row(agent: str, other: str, records: list[Record]) -> list[str]:
     return row
 
 
-def paired_differences(ours: list[Record], others: list[Record]) -> list[Returns]:
+def paired_differences(ours: list[CellRecord], others: list[CellRecord]) -> list[Returns]:
     """Return the differences of two agents' returns, episode by episode, for every seed that both have.
 
     Evaluation episodes of one seed start in the same state and have the same contexts, whatever the agent.
@@ -146,7 +147,7 @@ def paired_differences(ours: list[Record], others: list[Record]) -> list[Returns
     return found
 
 
-def _returns(records: list[Record], agent: str, failure: str) -> list[Returns]:
+def _returns(records: list[CellRecord], agent: str, failure: str) -> list[Returns]:
     return [np.array(r.results["summary"]["returns"]) for r in _group(records, agent, failure)]
 
 
@@ -161,7 +162,7 @@ def _truth_fed(summary: Results) -> tuple[float | None, float | None, float | No
     return found.get(names[0]), found.get(names[1]), found.get(names[2])
 
 
-def _each(record: Record) -> list[str]:
+def _each(record: CellRecord) -> list[str]:
     found, settings = record.results["summary"], record.settings
     known, difference, per_switch = _truth_fed(found)
     return [
@@ -178,14 +179,14 @@ def _or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _times(failure: str, agent: str, records: list[Record]) -> list[str]:
+def _times(failure: str, agent: str, records: list[CellRecord]) -> list[str]:
     group = [record.results["summary"]["time_breakdown_s"] for record in _group(records, agent, failure)]
     means = {name: mean(times[name] for times in group) for name in group[0]}
     total = sum(means.values())
     return [failure, agent, *(f"{100 * seconds / total:.0f}" for seconds in means.values()), f"{total:.0f}"]
 
 
-def _gates(records: list[Record]) -> list[Gate]:
+def _gates(records: list[CellRecord]) -> list[Gate]:
     gates = []
     for (agent, failure), (least, most) in WANTED.items():
         group = [record.results["summary"] for record in _group(records, agent, failure)]
@@ -202,7 +203,7 @@ def _gates(records: list[Record]) -> list[Gate]:
     return gates
 
 
-def _paper_gate(records: list[Record]) -> list[Gate]:
+def _paper_gate(records: list[CellRecord]) -> list[Gate]:
     """Hold the one run with the paper's budget to what is asked of the quick ones."""
     least, most = WANTED["C-SAC", "hard"]
     gates = []
@@ -217,7 +218,7 @@ def _paper_gate(records: list[Record]) -> list[Gate]:
     return gates
 
 
-def _collapse_gate(records: list[Record]) -> list[Gate]:
+def _collapse_gate(records: list[CellRecord]) -> list[Gate]:
     group = _group(records, "C-CEM", "hard")
     if not group:
         return []

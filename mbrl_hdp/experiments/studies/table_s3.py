@@ -9,7 +9,7 @@ import numpy as np
 from mbrl_hdp.experiments.studies import table1
 from mbrl_hdp.experiments.studies.branches import run_cell
 from mbrl_hdp.experiments.studies.cartpole_fit import resolve
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Study, table
 
 LIMIT = 0.01
 REFERENCE = 5
@@ -29,7 +29,7 @@ def chain_distance(chain: list[list[float]], reference: list[list[float]]) -> fl
     return float(np.abs(first - second).sum() / np.abs(second).sum())
 
 
-def distances(records: list[Record], size: int, threshold: float) -> list[float]:
+def distances(records: list[CellRecord], size: int, threshold: float) -> list[float]:
     """Return delta_K of every seed that has both K and the reference."""
     chains = {
         (record.settings["max_contexts"], record.settings["seed"]): record.results["branches"][str(threshold)]
@@ -42,7 +42,7 @@ def distances(records: list[Record], size: int, threshold: float) -> list[float]
     ]
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Lay the table beside the paper's."""
     records = table1.with_floor(records)
     sizes = [size for size in table1.sizes_of(records) if size != REFERENCE]
@@ -61,7 +61,7 @@ def page(records: list[Record]) -> Page:
     return Page(body, gates)
 
 
-def _wrong_words(records: list[Record]) -> str:
+def _wrong_words(records: list[CellRecord]) -> str:
     """Return at which K fits are wrong; their chains count like all others."""
     found = []
     for size in table1.sizes_of(records):
@@ -89,5 +89,5 @@ def _gate(eps: float, size: int, values: list[float]) -> Gate:
     )
 
 
-TITLE = "Table S3: the chain does not depend on K"
+TITLE = "Table S3: how far the chain depends on K"
 STUDY = Study("tableS3", TITLE, table1.cells, run_cell, page, resolve, reads=("table1",))

@@ -9,7 +9,7 @@ import numpy as np
 
 from mbrl_hdp.experiments.studies.finite_cells import run
 from mbrl_hdp.experiments.studies.finite_problems import DISCOUNT, FAMILIES, guessing_problem
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 
 SEEDS = range(100, 105)
 SWITCHES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
@@ -32,7 +32,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     return [*found, {"family": "shelter", "discount": 1.0, **known}]
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Return both sides of the theorem, where they meet, and where the printed text cannot be taken literally."""
     parts = [_INTRODUCTION, _family_table(records), _SINGLE, _single_table(records), _SWEEP, _sweep_table(records)]
     return Page("\n\n".join([*parts, _guessing_words(records), _printed_words(records)]), _gates(records))
@@ -61,7 +61,7 @@ _SWEEP = (
 )
 
 
-def _of(records: Iterable[Record], name: str, **settings: Any) -> Numbers:
+def _of(records: Iterable[CellRecord], name: str, **settings: Any) -> Numbers:
     """Return one number of every problem of the cells with these settings."""
     return np.array([
         value
@@ -71,7 +71,7 @@ def _of(records: Iterable[Record], name: str, **settings: Any) -> Numbers:
     ])  # fmt: skip
 
 
-def _family_table(records: list[Record]) -> str:
+def _family_table(records: list[CellRecord]) -> str:
     rows = []
     for family in (*FAMILIES, "revealed"):
         gap, bound, steps, total, count = (
@@ -97,7 +97,7 @@ def _ratio(part: float, whole: float) -> str:
     return "0 / 0" if abs(whole) < TOLERANCE else f"{part / whole:.3f}"
 
 
-def _single_table(records: list[Record]) -> str:
+def _single_table(records: list[CellRecord]) -> str:
     names = ("gap", "switch_bound", "misidentified_steps", "num_switches", "num_misidentified")
     numbers = [_of(records, name, family="sticky", seed=SEEDS[0])[:_NUM_SHOWN] for name in names]
     rows = [
@@ -116,13 +116,13 @@ def _single_table(records: list[Record]) -> str:
     return table(columns, rows)
 
 
-def per_switch(records: list[Record], switch: float) -> float:
+def per_switch(records: list[CellRecord], switch: float) -> float:
     """Return the mean gap per misidentified switch of the `revealed` problems."""
     gap, count = (_of(records, name, family="revealed", switch=switch) for name in ("gap", "num_misidentified"))
     return float((gap / count).mean()) if len(gap) else float("nan")
 
 
-def _sweep_table(records: list[Record]) -> str:
+def _sweep_table(records: list[CellRecord]) -> str:
     rows = []
     for switch in SWITCHES:
         gap, bound, count, clear = (
@@ -141,14 +141,14 @@ def _sweep_table(records: list[Record]) -> str:
     return table(columns, rows)
 
 
-def _guess_error(record: Record) -> float:
+def _guess_error(record: CellRecord) -> float:
     """Return the distance from sum_{t=1}^{H-1} discount^t switch."""
     switch, horizon = record.settings["switch"], guessing_problem(0.1).horizon
     expected = switch * sum(DISCOUNT**step for step in range(1, horizon))
     return max(abs(record.results[name][0] - expected) for name in ("gap", "switch_bound"))
 
 
-def _guessing_words(records: list[Record]) -> str:
+def _guessing_words(records: list[CellRecord]) -> str:
     found = [
         f"switch probability {record.settings['switch']:g}: gap {record.results['gap'][0]:.6f}, "
         f"bound {record.results['switch_bound'][0]:.6f}"
@@ -156,12 +156,12 @@ def _guessing_words(records: list[Record]) -> str:
         if record.settings["family"] == "guessing"
     ]
     return (
-        "`guessing`, where a right guess of the context pays 1 and each step tells which it was: the gap is "
+        "`guessing`, where a right guess of the context pays 1 and each step shows which it was: the gap is "
         f"sum_(t>=1) discount^t switch in closed form. Found: {'; '.join(found)}."
     )
 
 
-def _printed_words(records: list[Record]) -> str:
+def _printed_words(records: list[CellRecord]) -> str:
     shelter = {name: _of(records, name, family="shelter") for name in ("gap", "switch_bound", "switch_bound_known")}
     gap, printed = (_of(records, name, family="identical") for name in ("gap", "undiscounted_bound"))
     wrong = int((printed > gap + TOLERANCE).sum())
@@ -187,7 +187,7 @@ def _printed_words(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
-def _gates(records: list[Record]) -> list[Gate]:
+def _gates(records: list[CellRecord]) -> list[Gate]:
     whole = len(records) >= len(cells(None, False))
     gap, bound, total = (_of(records, name) for name in ("gap", "switch_bound", "all_steps"))
     errors = _of(records, "history_error")

@@ -11,8 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mbrl_hdp.experiments.config import MainConfig, check_config, fit_config, load_config
+from mbrl_hdp.experiments.config import MainConfig, check_config, load_config
 from mbrl_hdp.experiments.fingerprint import code_fingerprint, roots_of
+from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.loop import run_budget, train
 from mbrl_hdp.experiments.metrics import read_metrics
 from mbrl_hdp.hooks import load_registry
