@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mbrl_hdp  # noqa: F401 - registers the environments
-from mbrl_hdp.control.planner import PLANNERS, Planner, PlannerConfig, make_planner
-from mbrl_hdp.control.planner_config import CONTEXT_MODES
+from mbrl_hdp.control.planner import Planner, make_planner
+from mbrl_hdp.control.planner_config import CONTEXT_MODES, PlannerConfig
 from mbrl_hdp.control.tracker import BeliefAgent, BeliefTracker
 from mbrl_hdp.data.collect import collect
+from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.saving import load
@@ -81,7 +82,8 @@ class Result:
 
 def play(name: str, mode: str, model: ContextModel, seeds: list[int], num_episodes: int) -> Result:
     """Let one planner control fresh episodes."""
-    env, config, returns, times = gymnasium.make(ENV_ID), PLANNERS[name](context_mode=mode), [], []
+    config = load_registry().get("planner", name).spec.config(context_mode=mode)
+    env, returns, times = gymnasium.make(ENV_ID), [], []
     functions = env.get_wrapper_attr("reward_fn"), env.get_wrapper_attr("termination_fn")
     space: Any = env.action_space
     for seed in seeds:

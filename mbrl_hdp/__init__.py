@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mbrl_hdp.data.files import load_trajectories as load_trajectories
     from mbrl_hdp.data.files import save_trajectories as save_trajectories
     from mbrl_hdp.data.trajectories import Trajectories as Trajectories
+    from mbrl_hdp.hooks.specs import AgentSpec as AgentSpec
     from mbrl_hdp.hooks.specs import PluginSpec as PluginSpec
     from mbrl_hdp.hooks.specs import hookimpl as hookimpl
     from mbrl_hdp.inference.fit import fit as fit
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "collect": "mbrl_hdp.data.collect",
     "Trajectories": "mbrl_hdp.data.trajectories",
+    "AgentSpec": "mbrl_hdp.hooks.specs",
     "PluginSpec": "mbrl_hdp.hooks.specs",
     "hookimpl": "mbrl_hdp.hooks.specs",
     "load_trajectories": "mbrl_hdp.data.files",
@@ -44,6 +46,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "AgentSpec",
     "ContextChain",
     "ContextModel",
     "ContextPosterior",

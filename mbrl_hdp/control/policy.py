@@ -1,7 +1,8 @@
-"""Soft actor-critic on the packed vector [obs, belief]: mbrl-lib's SAC with the paper's settings, and fast.
+"""Soft actor-critic on the packed vector [obs, belief]: our own implementation, with the paper's settings, and fast.
 
-One slot, three fillings: the belief (C-SAC), the one-hot truth (FI-SAC) or nothing (NI-SAC, width 0). mbrl-lib's
-`SACAgent` wraps a `ContextSac` unchanged. Nothing here cuts the bootstrap where an episode is merely truncated.
+What stands beside the observation is the belief (C-SAC), the one-hot truth (FI-SAC) or nothing (NI-SAC, width 0).
+`ContextSac` has the methods of mbrl-lib's SAC, so mbrl-lib's `SACAgent` and algorithms take it, but no code of it:
+mbrl-lib's own SAC is `agent=mbrl_sac`. Nothing here cuts the bootstrap where an episode is merely truncated.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from mbrl.third_party.pytorch_sac_pranz24 import SAC
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
@@ -41,12 +41,11 @@ class PackedReplay(Protocol):
         ...
 
 
-class ContextSac(SacLearner, SAC):
-    """mbrl-lib's SAC on packed [obs, belief], with the paper's settings and a fast update.
+class ContextSac(SacLearner):
+    """SAC on packed [obs, belief], with the paper's settings and a fast update.
 
     `update(replay, num_updates)` is the fast way to learn; `update_parameters` is mbrl-lib's own signature, for its
     algorithms. All randomness comes from one generator, `state_dict` holds everything that a resumed run needs.
-    mbrl-lib's own constructor, which builds two-layer networks from a bag of arguments, is not used.
 
     Args:
         codec: how observation and belief lie in the packed vector; a width of 0 is an agent without a belief.
@@ -58,7 +57,7 @@ class ContextSac(SacLearner, SAC):
 
     Example:
         >>> sac = ContextSac(BeliefCodec(4, 10), env.action_space, PAPER_SAC["cartpole_hard"], total_updates=101_000)
-        >>> agent = mbrl.planning.SACAgent(sac)
+        >>> agent = mbrl.planning.sac_wrapper.SACAgent(sac)
         >>> sac.update(replay, 200)
     """
 
@@ -89,13 +88,6 @@ class ContextSac(SacLearner, SAC):
             total_updates,
             place,
         )
-        # mbrl-lib's names.
-        self.args, self.gamma, self.tau = config, config.discount, config.tau
-        self.target_update_interval, self.automatic_entropy_tuning = (
-            config.target_update_interval,
-            config.adapt_temperature,
-        )
-        self.policy_type = "Gaussian"
 
     # Acting -----------------------------------------------------------------------------------------------------
 
@@ -151,11 +143,11 @@ class ContextSac(SacLearner, SAC):
         """Take one step on a minibatch of mbrl-lib's replay buffer; its signature and its five numbers.
 
         Args:
-            memory: has `sample(batch_size)`, which gives a `TransitionBatch` of packed observations.
+            memory: has `sample(batch_size)`, which returns a `TransitionBatch` of packed observations.
             batch_size: transitions of the minibatch.
             updates: ignored but for the logger: the number of updates is part of this object's state.
             logger: mbrl-lib's logger, or None.
-            reverse_mask: True if the batch tells which transitions terminate, False if it tells which do not.
+            reverse_mask: True if the batch marks the transitions that terminate, False if it marks the others.
         """
         obs, act, next_obs, reward, mask, _ = memory.sample(batch_size).astuple()
         parts = [torch.as_tensor(np.asarray(part), dtype=torch.float32) for part in (obs, act, reward, next_obs)]
@@ -220,7 +212,7 @@ class ContextSac(SacLearner, SAC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
             CheckpointError: if the state belongs to networks of another size or other units, or parts are missing.

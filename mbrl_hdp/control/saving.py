@@ -28,14 +28,13 @@ _VERSION = 1
 
 def save_policy(policy: ContextSac, folder: str | Path) -> None:
     """Write `policy.safetensors` (networks, optimisers, settings) to a folder, which is made if it is not there."""
-    names = [field.name for field in fields(SacConfig)]
     words = {
         "obs_dim": policy.codec.obs_dim,
         "num_contexts": policy.codec.max_contexts,
         "act_low": np.asarray(policy.action_space.low, float).tolist(),
         "act_high": np.asarray(policy.action_space.high, float).tolist(),
         "total_updates": policy.total_updates,
-        "settings": {name: value for name, value in asdict(policy.config).items() if name in names},
+        "settings": _sac_settings(asdict(policy.config)),
     }
     _write(Path(folder), "policy", policy.state_dict(), words)
 
@@ -55,11 +54,17 @@ def load_policy(folder: str | Path) -> ContextSac:
     try:
         space = Box(np.asarray(words["act_low"], np.float32), np.asarray(words["act_high"], np.float32))
         codec = BeliefCodec(words["obs_dim"], words["num_contexts"])
-        policy = ContextSac(codec, space, SacConfig(**words["settings"]), total_updates=words["total_updates"])
+        config = SacConfig(**_sac_settings(words["settings"]))
+        policy = ContextSac(codec, space, config, total_updates=words["total_updates"])
         policy.load_state_dict(state)
     except (KeyError, TypeError, ValueError, MbrlHdpError) as error:
         raise CheckpointError(f"the policy in {folder} cannot be built: {error}") from error
     return policy
+
+
+def _sac_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that SAC has; options have their name beside them, older files two numbers of updates."""
+    return {field.name: settings[field.name] for field in fields(SacConfig)}
 
 
 def save_reward(reward: LearnedReward, folder: str | Path) -> None:

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
+from mbrl_hdp.control.state import FILE_NAME, pack_state, read_tensors, unpack_state
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError
-from mbrl_hdp.experiments.agents import detach
 from mbrl_hdp.inference.saving import load
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.loop import Run
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _KEEP = 2
+_REWARD = "reward."
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot, run: Run) -> None:
         run.model.save(unfinished / "model")
     assert run.data is not None
     run.data.save(unfinished / "data.npz")
-    save_file(detach(run.agent.state_dict()), unfinished / "agent.safetensors")
+    save_file({**pack_state(run.agent.state_dict()), **_reward_state(run)}, unfinished / FILE_NAME)
     words = {
         "schema_version": SCHEMA_VERSION,
         "next_epoch": snapshot.next_epoch,
@@ -79,16 +80,34 @@ def latest_snapshot(folder: Path) -> Callable[[Run], Snapshot] | None:
 def _read(folder: Path, run: Run) -> Snapshot:
     try:
         words = json.loads((folder / "run.json").read_text())
-        with safe_open(folder / "agent.safetensors", framework="pt") as file:
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, ValueError, SafetensorError) as error:
+        tensors = read_tensors(folder / FILE_NAME)
+    except (OSError, ValueError, CheckpointError) as error:
         raise CheckpointError(
             f"{folder} is damaged ({error}); delete it to go on from the checkpoint before it"
         ) from error
     if words.get("schema_version") != SCHEMA_VERSION:
         raise CheckpointError(f"{folder} was written by another version of mbrl_hdp; use that one to go on")
     if (folder / "model").is_dir():
-        run.model = load(folder / "model", run.registry)
+        run.use_model(load(folder / "model", run.registry))
     run.data = Trajectories.load(folder / "data.npz")
-    run.agent.load_state_dict(state, run.model)
+    reward = [name for name in tensors if name.startswith(_REWARD)]
+    _restore_reward(run, {name.removeprefix(_REWARD): tensors.pop(name) for name in reward})
+    run.agent.load_state_dict(unpack_state(tensors), run.data, run.model)
     return Snapshot(words["next_epoch"], words["num_episodes"], words["env_steps"], words["rows"])
+
+
+def _reward_state(run: Run) -> dict[str, Tensor]:
+    """Return the learned reward as tensors; nothing where there is none."""
+    state = {} if run.learned_reward is None else run.learned_reward.state_dict()
+    return {f"{_REWARD}{name}": value.detach().clone().contiguous() for name, value in state.items()}
+
+
+def _restore_reward(run: Run, state: dict[str, Tensor]) -> None:
+    try:
+        if run.learned_reward is not None:
+            run.learned_reward.load_state_dict(state)
+    except RuntimeError as error:
+        raise CheckpointError(
+            "the saved reward does not fit this run (env.reward, max_contexts or the environment changed); "
+            "resume with the settings it began with"
+        ) from error

@@ -19,9 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mbrl_hdp.control.planner_config import PLANNERS
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.experiments.agents import AGENTS
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
 from mbrl_hdp.experiments.fit_settings import TrainFitConfig, check_fit
@@ -76,7 +74,7 @@ class MainConfig:
     distillation: Any = MISSING
     dynamics: Any = MISSING
     agent: Any = MISSING
-    planner: Any = MISSING
+    planner: Any = None  # `~planner` leaves it out, for agents that do not plan
     fit: TrainFitConfig = field(default_factory=TrainFitConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
@@ -129,9 +127,6 @@ def register_configs(registry: Registry) -> None:
     groups = {kind.name: kind.group for kind in KINDS}
     for group in groups.values():
         store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
-    for group, options in (("agent", AGENTS), ("planner", PLANNERS)):
-        for name, config in options.items():
-            store.store(group=group, name=name, node=_named(name, config), provider="mbrl_hdp")
     for plugin in registry.all():
         store.store(
             group=groups[plugin.kind],
@@ -187,7 +182,8 @@ def load_config_file(words: Any, registry: Registry) -> MainConfig:
     """
     if "budgets" not in words["env"]:
         raise ConfigError("config.yaml has no env.budgets: an earlier version wrote it; start the run again")
-    chosen = [f"{group}={words[group]['name']}" for group in _RUN_GROUPS if group in words]
+    groups = {group: words[group] for group in _RUN_GROUPS if group in words}
+    chosen = [f"{group}={found['name']}" if found else f"~{group}" for group, found in groups.items()]
     config = load_config(chosen, registry)
     OmegaConf.set_struct(config, True)
     config.env.kwargs = words["env"]["kwargs"]

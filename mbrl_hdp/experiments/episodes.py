@@ -13,6 +13,7 @@ from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker
 from mbrl_hdp.data.trajectories import Episode
 
 Vector = np.ndarray[Any, Any]
+Observer = Callable[[Vector, Vector, float, Vector, bool], None]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Record:
     Attributes:
         episode: observations, actions, rewards and, where the environment tells, true contexts (for scoring only).
         beliefs: what filled the slot beside every observation, `L+1 K`; None for random episodes of belief agents.
-        labels: arg max of the filter after every step, in slots of the kept contexts; None without a filter.
+        labels: arg max of the filter after every step, among the kept contexts, or the agent's own contexts; None
+            where there are none.
         seed: seed of the episode.
     """
 
@@ -43,6 +45,7 @@ def run_episode(
     tracker: ContextTracker | None,
     seed: int,
     max_steps: int = 100_000,
+    observe: Observer | None = None,
 ) -> Record:
     """Run one episode to its end.
 
@@ -52,6 +55,8 @@ def run_episode(
         tracker: what fills the slot beside the observation.
         seed: seed of the environment.
         max_steps: cut here if the environment never ends.
+        observe: called after every step with the packed observation, action, reward, next packed observation and
+            whether the episode terminated.
     """
     obs, info = env.reset(seed=seed)
     packed = obs if tracker is None else tracker.reset(obs, info)
@@ -65,7 +70,9 @@ def run_episode(
     while not (terminated or truncated) and len(acts) < max_steps:
         action = act(packed)
         obs, reward, terminated, truncated, info = env.step(action)
-        packed = obs if tracker is None else tracker.update(action, obs, info)
+        before, packed = packed, obs if tracker is None else tracker.update(action, obs, info)
+        if observe is not None:
+            observe(before, action, float(reward), packed, bool(terminated))
         observed.append(np.array(obs))
         acts.append(np.array(action))
         rewards.append(float(reward))

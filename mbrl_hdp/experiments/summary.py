@@ -18,7 +18,6 @@ from scipy import stats
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.experiments.diagnostics import SwitchLoss
 from mbrl_hdp.experiments.episodes import Record
-from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, switch_delays
 
 if TYPE_CHECKING:
@@ -53,11 +52,11 @@ class Evaluation:
     switch_delay: float | None
 
 
-def evaluation_of(records: list[Record], model: ContextModel | None) -> Evaluation:
+def evaluation_of(records: list[Record]) -> Evaluation:
     """Score evaluation episodes; the truth is read here and nowhere else."""
     returns = np.array([record.episode_return for record in records])
     accuracy = delay = None
-    if model is not None and all(r.labels is not None and r.episode.context is not None for r in records):
+    if all(r.labels is not None and r.episode.context is not None for r in records):
         length = max(len(record.episode.obs) - 1 for record in records)
         labels, truth = (np.full((len(records), length), -1) for _ in range(2))
         for row, record in enumerate(records):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +127,10 @@ def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
         return run.agent.act(packed, explore=False)
 
     run.agent.begin_episode()
-    record = run_episode(env, act, run.agent.tracker(), sub_seed(run.config.seed, "evaluate", number))
+    record = run_episode(env, act, run.tracker, sub_seed(run.config.seed, "evaluate", number))
+    own = run.agent.labels_of(len(record.episode.obs) - 1)
     pictures.append(env.unwrapped.render() if env.unwrapped.render_mode == "rgb_array" else None)
-    return record, pictures
+    return record if own is None else replace(record, labels=own), pictures
 
 
 def _scene(env: Any, strips: ContextTimeline, pictures: list[Any]) -> Scene:

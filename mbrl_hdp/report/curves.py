@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.errors import DataError
-from mbrl_hdp.experiments.agents import AGENTS
+from mbrl_hdp.errors import DataError, PluginError
+from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.report.figures import context_colours
 
 # The paper's Tables 2 and 3: mean return of three seeds.
@@ -62,6 +62,7 @@ class RunHistory:
         seed: seed of the run, None where there is no config.yaml.
         columns: metrics.csv, one array a column, NaN where a cell is empty.
         summary: summary.json; empty while the run is not finished.
+        starts_random: whether the agent takes its first episodes at random; False where it is not installed.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class RunHistory:
     seed: int | None
     columns: Mapping[str, Column]
     summary: Mapping[str, Any]
+    starts_random: bool
 
     @property
     def evaluations(self) -> tuple[Column, Column, Column]:
@@ -81,8 +83,8 @@ class RunHistory:
 
     @property
     def random_return(self) -> float | None:
-        """Mean return of the warm start's episodes, which all agents of Algorithm 1 take at random."""
-        return float(self.columns["train_return"][0]) if self.agent in AGENTS else None
+        """Mean return of the warm start's episodes, where the agent takes them at random."""
+        return float(self.columns["train_return"][0]) if self.starts_random else None
 
 
 def read_run(folder: str | Path) -> RunHistory:
@@ -107,7 +109,15 @@ def read_run(folder: str | Path) -> RunHistory:
         raise DataError(f"{folder / 'metrics.csv'} has a cell that is not a number: {error}") from error
     config = _mapping(folder / "config.yaml")
     names = [str((config.get(group) or {}).get("name") or "") for group in ("env", "agent")]
-    return RunHistory(folder, names[0], names[1], config.get("seed"), columns, _mapping(folder / "summary.json"))
+    summary, seed = _mapping(folder / "summary.json"), config.get("seed")
+    return RunHistory(folder, names[0], names[1], seed, columns, summary, _starts_random(names[1]))
+
+
+def _starts_random(agent: str) -> bool:
+    try:
+        return load_registry().agent_spec(agent).starts_random
+    except PluginError:
+        return False
 
 
 def _mapping(path: Path) -> dict[str, Any]:
@@ -227,7 +237,7 @@ def _agent_name(agent: str) -> str:
 def _draw_warm_start(ax: Any, runs: list[RunHistory]) -> None:
     """Shade the episodes before the first model or policy; the agent has not learned anything there."""
     until = min(float(run.columns["num_real_episodes"][0]) for run in runs)
-    if all(run.agent in AGENTS for run in runs):
+    if all(run.starts_random for run in runs):
         ax.axvspan(0, until, color=_SHADE, zorder=0)
         ax.annotate(f"warm start:\n{until:g} episodes\nof random actions", (until / 2, 0.5), ha="center", va="center",
                     xycoords=("data", "axes fraction"), fontsize=9, color=_GREY)  # fmt: skip

@@ -29,7 +29,7 @@ def run_with_spare_slots(agent):
     words = [*SMALL, *thresholds, *agent]
     run = start_run(check_config(load_config(words, registry)), registry)
     with SilentLog(1, is_wanted=False) as log:
-        new = collect_episodes(run, 0, log)
+        new, _ = collect_episodes(run, 0, log)
         is_refit = update_model(run, 0, log)
     update_agent(run, 0, new, is_refit)
     return run
@@ -47,7 +47,7 @@ def test_the_exported_policy_acts_the_same(tmp_path):
     full, small = (
         run_episode(run.task.env, act, tracker, seed=5)
         for act, tracker in (
-            (lambda packed: run.agent.act(packed, explore=False), run.agent.tracker()),
+            (lambda packed: run.agent.act(packed, explore=False), run.tracker),
             (lambda packed: policy.select_action(packed, evaluate=True), BeliefTracker(model)),
         )
     )
@@ -78,7 +78,7 @@ def test_a_learned_reward_comes_along(tmp_path):
     with torch.no_grad():
         for number, slot in enumerate(run.model.slots.tolist()):
             found = reward(act, obs, torch.full((50,), number))
-            torch.testing.assert_close(found, run.agent.reward_fn(act, obs, torch.full((50,), slot)))
+            torch.testing.assert_close(found, run.task.reward_fn(act, obs, torch.full((50,), slot)))
             assert found.std() > 0
 
 
