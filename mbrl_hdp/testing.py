@@ -185,8 +185,8 @@ def check_baseline(make: Callable[[], Baseline], obs_dim: int, act_dim: int) -> 
         agent.begin_episode()
     for _ in range(3):
         probe = generator.normal(size=obs_dim)
-        acts = [np.asarray(agent.act(probe.copy(), explore=True)) for agent in (first, second)]
-        assert np.array_equal(*acts), "load_state_dict(state_dict()) does not act the same"
+        one, two = (np.asarray(agent.act(probe.copy(), explore=True)) for agent in (first, second))
+        assert np.array_equal(one, two), "load_state_dict(state_dict()) does not act the same"
 
 
 def _run_episodes(agent: Agent, obs_dim: int, act_dim: int, seed: int) -> None:

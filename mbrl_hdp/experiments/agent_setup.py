@@ -53,8 +53,6 @@ def _agent_task(config: MainConfig, registry: Registry, task: Task, budget: Budg
         max_contexts=config.max_contexts,
         obs_dim=task.obs_dim,
         act_dim=task.act_dim,
-        act_low=tuple(task.act_low.tolist()),
-        act_high=tuple(task.act_high.tolist()),
         dt=task.dt,
         seed=sub_seed(config.seed, "agent"),
         name=task.name,

@@ -30,7 +30,7 @@ def typed(*overrides):
 
 
 def budget(env, profile, agent, *more):
-    return run_budget(typed(f"env={env}", f"profile={profile}", f"agent={agent}", *more))
+    return run_budget(typed(f"env={env}", f"profile={profile}", f"agent={agent}", *more), load_registry())
 
 
 class TestBudget:
@@ -78,11 +78,11 @@ class TestFit:
 
     def test_what_is_not_set_is_as_in_fit(self):
         config = typed("profile=fast")
-        first, standard = fit_config(config, run_budget(config), True), FitConfig()
+        first, standard = fit_config(config, run_budget(config, load_registry()), True), FitConfig()
         assert type(first) is FitConfig
         assert first == standard
         config = typed("profile=smoke", "recipe=literal")
-        first = fit_config(config, run_budget(config), True)
+        first = fit_config(config, run_budget(config, load_registry()), True)
         assert (first.recipe, first.num_restarts, first.polish_steps) == ("literal", 1, 0)
 
     @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def resolve(settings: Settings) -> Settings:
     """Return a cell's settings with every default of its plugins and of `fit` filled in."""
     registry = installed_plugins()
     found = {key: value for key, value in settings.items() if key != "variant"}
-    for group, kind in (("prior", "prior"), ("distillation", "distiller"), ("dynamics", "dynamics")):
+    for group in ("prior", "distillation", "dynamics"):
         words = settings[group]
-        found[group] = {"name": words["name"], **asdict(part(registry, kind, words).config)}
+        found[group] = {"name": words["name"], **asdict(part(registry, group, words).config)}
     return found | {"fit": asdict(FitConfig(**settings["fit"]))}
 
 

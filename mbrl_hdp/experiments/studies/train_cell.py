@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mbrl_hdp.experiments.config import MainConfig, check_config, load_config
-from mbrl_hdp.experiments.fingerprint import code_fingerprint, roots_of
+from mbrl_hdp.experiments.fingerprint import code_fingerprint, installed_plugins, roots_of
 from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.loop import run_budget, train
 from mbrl_hdp.experiments.metrics import read_metrics
@@ -46,7 +46,7 @@ def resolved_run(config: MainConfig) -> Settings:
     """Return the configuration of a run with its budget and the settings of its fits worked out."""
     found = {key: value for key, value in asdict(config).items() if key not in _NOT_PART}
     del found["env"]["budgets"]
-    budget = run_budget(config, load_registry(disable=config.disable_plugins))
+    budget = run_budget(config, installed_plugins())
     fits = {name: asdict(fit_config(config, budget, is_first)) for name, is_first in (("fit", True), ("refit", False))}
     return found | {"budget": asdict(budget)} | fits
 
