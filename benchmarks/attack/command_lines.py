@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.attack.attempts import BAD, REFUSED, Family, Verdict, sample
-from benchmarks.attack.material import Material
+from benchmarks.attack.material import SMALL, Material
 from benchmarks.attack.sandbox import Outcome, changes, run_command, state_of
 
 LIMIT = 2.0
@@ -122,8 +122,9 @@ LINES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("train", "resume=nowhere"), "nowhere"),
     (("train", "resume=data.csv"), "data.csv"),
     (("train", "resume=run", "seed=3"), "resume"),
-    (("train", "seed=7", "hydra.run.dir=run"), "seed"),
-    (("train", "planner.horizon=4", "hydra.run.dir=run"), "planner.horizon"),
+    (("train", *SMALL, "seed=7", "hydra.run.dir=run"), "seed"),
+    (("train", *SMALL, "planner.horizon=4", "hydra.run.dir=run"), "planner.horizon"),
+    (("train", *SMALL, "agent=c_sac", "hydra.run.dir=run"), "agent"),
     (("train", "hydra.run.dir=data.csv"), "data.csv"),
     (("train", "hydra.run.dir="), "hydra.run.dir"),
     # Fits.
@@ -171,7 +172,7 @@ def attack(root: Path, is_small: bool) -> Iterator[Verdict]:
         problem = problem_of(outcome, key, left)
         text = outcome.lines[0] if problem is None else f"{problem}; {' / '.join(outcome.lines[-2:])[-400:]}"
         kind = REFUSED if problem is None else BAD
-        yield Verdict("command_lines", " ".join(words)[:90], kind, text, outcome.seconds)
+        yield Verdict("command_lines", " ".join(words)[-90:], kind, text, outcome.seconds)
         if left:
             folder = _prepare(root)
             before = state_of(folder)

@@ -1,7 +1,7 @@
 """Damaged files of runs, exports and models: each is refused by name, or changes nothing.
 
-A run is evaluated and resumed, an export is loaded and asked for an action, a model labels a file; "harmless" means that
-the outcome is the same, byte for byte, as with the file whole.
+A run is evaluated, an export is loaded and asked for an action, a model labels a file; "harmless" means that the
+outcome is the same, byte for byte, as with the file whole.
 """
 
 from __future__ import annotations

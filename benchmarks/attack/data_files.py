@@ -98,8 +98,8 @@ _HUGE_CELL = "9" * 5_000_000
 
 FILES: tuple[BadFile, ...] = (
     # Things that are no ordinary files.
-    BadFile("fifo.csv", lambda path: os.mkfifo(path), "pipe"),
-    BadFile("fifo.npz", lambda path: os.mkfifo(path), "pipe"),
+    BadFile("fifo.csv", os.mkfifo, "pipe"),
+    BadFile("fifo.npz", os.mkfifo, "pipe"),
     BadFile("zero.csv", lambda path: path.symlink_to("/dev/zero"), "device"),
     BadFile("zero.npz", lambda path: path.symlink_to("/dev/zero"), "device"),
     BadFile("random.csv", lambda path: path.symlink_to("/dev/urandom"), "device"),
@@ -108,7 +108,7 @@ FILES: tuple[BadFile, ...] = (
     BadFile("loop.csv", lambda path: path.symlink_to(path), "loop.csv"),
     BadFile("dangling.csv", lambda path: path.symlink_to("nowhere"), "does not exist"),
     BadFile("sparse.csv", _sparse, "bytes"),
-    BadFile("fifo_label.csv", lambda path: os.mkfifo(path), "pipe", "label"),
+    BadFile("fifo_label.csv", os.mkfifo, "pipe", "label"),
     # Bombs and sizes.
     BadFile("bomb.npz", _bomb, "unpacks"),
     BadFile("bomb_label.npz", _bomb, "unpacks", "label"),
@@ -155,7 +155,11 @@ FILES: tuple[BadFile, ...] = (
     BadFile("last_row.csv", _rows("0,0,1,2\n0,1,2,3\n"), "line 3"),
     BadFile("fraction.csv", _rows("0,0.5,1,2\n0,1.5,2,\n"), "line 2"),
     BadFile("context.csv", _changed(",0\n", ",-3\n"), "line 2"),
-    BadFile("constant.csv", _rows("".join(f"0,{t},1.0,0.5\n" for t in range(9)) + "0,9,1.0,\n"), "no observation ever changes"),
+    BadFile(
+        "constant.csv",
+        _rows("".join(f"0,{t},1.0,0.5\n" for t in range(9)) + "0,9,1.0,\n"),
+        "no observation ever changes",
+    ),
     BadFile("tiny.csv", _rows("0,0,1,2\n0,1,2,\n"), "few"),
     # Arrays.
     BadFile("text.npz", _text("hello"), "text.npz"),
@@ -170,7 +174,7 @@ FILES: tuple[BadFile, ...] = (
     BadFile("complex.npz", _npz(obs=_GOOD + 1j), "obs"),
     BadFile("version.npz", _npz(obs=_GOOD, schema_version=99), "schema_version"),
     BadFile("other_columns.csv", _text(machine_csv(0).replace("obs_flow", "obs_heat")), "obs_heat", "label"),
-)  # fmt: skip
+)
 
 
 def attack(root: Path, is_small: bool) -> Iterator[Verdict]:

@@ -1,8 +1,8 @@
 """Numbers that cannot be used, and exceptions, at ten places of a run: found in the step they appear, and named.
 
 An environment of the user's gives NaN, infinity, a wrong shape, a wrong type or an exception in step 5 of training
-episode 2; an agent gives NaN as its action, a filter NaN as its belief; the loss and the gradient of what is learned are
-NaN from some update on. Good is: exit code 1, one line that names episode and step (or the update), a way to go on.
+episode 2; an agent gives NaN as its action, a filter NaN as its belief; the loss or the gradient of what is learned is
+NaN in some update. Good is: exit code 1, one line that names episode and step (or the update), a way to go on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Faulty(gymnasium.Env):
         is_due = self.resets == self.episode and self.t == self.step_
         place = self.place if is_due else "none"
         push = self.contexts[self.context] * float(action[0])
-        self.state = 0.95 * self.state + np.array([0.1 * self.state[1], 0.3 * push]) + 0.01 * self.np_random.normal(size=2)
+        move = np.array([0.1 * self.state[1], 0.3 * push])
+        self.state = 0.95 * self.state + move + 0.01 * self.np_random.normal(size=2)
         self.t += 1
         acted, self.context = self.context, int(self.np_random.uniform() < 0.2) ^ self.context
         obs = {"observation": np.array([np.inf, 0.0]), "shape": np.zeros(3)}.get(place, self.state.copy())

@@ -118,7 +118,7 @@ def _child(job: Callable[[], int], folder: Path, logs: Sequence[Path], environme
         code = job()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, it is the attempt's outcome
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Half an hour of fits, labels, training runs, evaluations and refusals in one process: memory, files and threads flat."""
+"""Half an hour of fits, labels, runs, evaluations and refusals in one process: memory, files and threads flat."""
 
 from __future__ import annotations
 

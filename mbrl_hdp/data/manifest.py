@@ -85,8 +85,8 @@ def _check(folder: Path, name: str, words: dict[str, Any]) -> None:
         raise CheckpointError(f"{path} is missing, but {folder / MANIFEST} lists it")
     if words["files"][name] != _file_digest(path):
         raise CheckpointError(
-            f"{path} is damaged or belongs to another run: its SHA-256 is not the one in {folder / MANIFEST} (if it was "
-            f"replaced on purpose, delete {MANIFEST})"
+            f"{path} is damaged or belongs to another run: its SHA-256 is not that of {MANIFEST} (if it was replaced "
+            f"on purpose, delete {MANIFEST})"
         )
 
 

@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 # What numpy and zipfile raise on damaged bytes; RuntimeError and MemoryError for headers that claim the impossible.
 _DAMAGE = (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
-# Compressed padding may well be a hundred times smaller; above this size and ratio it is taken for an accident or worse.
+# Compressed padding may well be a hundred times smaller; beyond this size and ratio it is no log of a machine.
 _UNPACKED_FREELY, _MAX_RATIO = 256 << 20, 100
 
 _FIELDS = tuple(field.name for field in fields(Trajectories))

@@ -21,14 +21,17 @@ from mbrl_hdp.data.manifest import check_file
 from mbrl_hdp.data.plain_files import file_problem, parse_json
 from mbrl_hdp.errors import CheckpointError
 
+_CHECKSUM = "sha256"
+
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], words: dict[str, Any]) -> None:
     """Write tensors and words; the file appears whole or not at all."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = json.dumps(words)
+    # One entry: safetensors writes several in any order, and equal runs should write equal files.
+    text = json.dumps({_CHECKSUM: _digest(plain, words), **words})
     with atomic_path(path) as temporary:
         try:
-            save_file(plain, temporary, metadata={"words": text, "sha256": _digest(plain, text)})
+            save_file(plain, temporary, metadata={"words": text})
         except SafetensorError as error:  # a full disk, in the words of another language
             raise OSError(str(error)) from error
 
@@ -49,15 +52,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
-    text = header.get("words", "{}")
-    if "sha256" not in header:
-        raise CheckpointError(
-            f"{path} has no checksum: it was written by an older version of mbrl_hdp, or by another program"
-        )
-    if header["sha256"] != _digest(tensors, text):
+    words = parse_json(header.get("words", "{}"), f"the header of {path}")
+    if _CHECKSUM not in words:
+        raise CheckpointError(f"{path} has no checksum: an older version of mbrl_hdp wrote it, or another program")
+    if words.pop(_CHECKSUM) != _digest(tensors, words):
         raise CheckpointError(f"{path} is damaged: its content does not match its SHA-256 checksum")
     check_finite(tensors, str(path))
-    return tensors, parse_json(text, f"the header of {path}")
+    return tensors, words
 
 
 def check_finite(tensors: Mapping[str, Tensor], name: str) -> None:
@@ -72,8 +73,8 @@ def check_finite(tensors: Mapping[str, Tensor], name: str) -> None:
             raise CheckpointError(f"{name}: {key!r} holds {count} values that are not finite; it cannot be used")
 
 
-def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    found = hashlib.sha256(text.encode())
+def _digest(tensors: Mapping[str, Tensor], words: Mapping[str, Any]) -> str:
+    found = hashlib.sha256(json.dumps(words).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         found.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())

@@ -216,7 +216,7 @@ def _job(finish: Finish | None, failures: list[Exception]) -> Callable[[DictConf
     def job(config: DictConfig) -> float:
         try:
             return _run(config, finish)
-        except Exception as error:  # whatever it is, `run_app` raises it again
+        except Exception as error:  # noqa: BLE001 - whatever it is, `run_app` raises it again
             failures.append(error)
             return float("nan")
 

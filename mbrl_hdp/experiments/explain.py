@@ -32,7 +32,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             if not parsed[-1].key_or_group:
                 raise HydraException("no key")
         except (HydraException, RecursionError) as error:
-            raise ConfigError(f"{short(line)!r} is not an override; write key=value, as in seed=3 or prior=hdp") from error
+            words = f"{short(line)!r} is not an override; write key=value, as in seed=3 or prior=hdp"
+            raise ConfigError(words) from error
     return parsed
 
 

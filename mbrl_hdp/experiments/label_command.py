@@ -66,7 +66,7 @@ def label_file(folder: str, source: str, out: str, allow_missing: bool = False) 
         CheckpointError: if there is no model in the folder.
         DataError: if the data is not what the model was learned on, or `out` cannot be written.
     """
-    _check_out(Path(out), Path(folder), source)
+    _check_out(Path(out), source)
     model = load(folder)
     data = load_trajectories(source, allow_missing)
     known = ColumnNames.load(Path(folder))
@@ -77,17 +77,18 @@ def label_file(folder: str, source: str, out: str, allow_missing: bool = False) 
     return describe(model, data, labels, out)
 
 
-def _check_out(out: Path, folder: Path, source: str) -> None:
-    """Raise, before any work, if the labels would go nowhere or in place of the model or the data."""
+def _check_out(out: Path, source: str) -> None:
+    """Raise, before any work, if the labels would go nowhere or in place of a model or the data."""
     if not out.name:
         raise DataError("-o names no file; write -o labels.csv")
     if out.is_dir():
         raise DataError(f"cannot write {out}: it is a folder; name a CSV file")
     if not out.absolute().parent.is_dir():
         raise DataError(f"cannot write {out}: there is no folder {out.parent}")
-    if out.suffix.lower() != ".csv" or (out.exists() and Path(source).exists() and out.samefile(source)):
-        raise DataError(f"-o {out} would overwrite {'the data' if out.suffix == '.csv' else 'a file that is no table'}; "
-                        "write labels to a .csv file of their own")  # fmt: skip
+    if out.suffix.lower() != ".csv":
+        raise DataError(f"-o {out}: labels are a table; name a file that ends in .csv")
+    if out.exists() and Path(source).exists() and out.samefile(source):
+        raise DataError(f"-o {out} would overwrite the data; name another file")
 
 
 def describe(model: ContextModel, data: Trajectories, labels: Labels, out: str) -> str:

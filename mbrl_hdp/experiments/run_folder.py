@@ -7,7 +7,6 @@ names are installed ones; links that leave it are refused; modules are never loo
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from mbrl_hdp.errors import CheckpointError, ConfigError
 
 CONFIG = "config.yaml"
 LEARNED = "learned"
-# What `planner=custom` may name without trust. Whole paths: through `mbrl.planning.trajectory_opt.np` one gets anywhere.
+# What `planner=custom` may name without trust. Whole paths: `mbrl.planning.trajectory_opt.np` leads anywhere.
 _KNOWN_OPTIMIZERS = {
     *(f"mbrl.planning.{name}" for name in ("CEMOptimizer", "ICEMOptimizer", "MPPIOptimizer")),
     *(f"mbrl_hdp.control.optimizers.{name}" for name in ("ColoredCemOptimizer", "RandomShootingOptimizer")),
@@ -86,7 +85,7 @@ def check_links(folder: Path) -> None:
 
 
 def check_trust(words: Mapping[str, Any], folder: Path, is_trusted: bool) -> None:
-    """Refuse a run that would import somebody's code, unless the user trusts it; shut the run directory off as a source.
+    """Refuse a run that would import somebody's code unless it is trusted; never import from the run directory.
 
     Raises:
         ConfigError: naming every module that would be imported and the setting that asks for it.
@@ -97,8 +96,9 @@ def check_trust(words: Mapping[str, Any], folder: Path, is_trusted: bool) -> Non
             f"{folder} would import code: {named}; add --trust if you know what these modules do (they are looked for "
             "among installed packages, on PYTHONPATH and in the current directory, never in the run directory)"
         )
-    inside = folder.resolve()
-    sys.path[:] = [place for place in sys.path if not _is_within(Path(place or os.curdir).resolve(), inside)]
+    from mbrl_hdp.experiments.user_code import close_folder
+
+    close_folder(folder)
 
 
 def needs_trust(words: Mapping[str, Any]) -> bool:
@@ -113,10 +113,6 @@ def first_difference(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> str
         if one.get(key) != two.get(key):
             return f"its {key} is {two.get(key)}, not {one.get(key)}"
     return None
-
-
-def _is_within(path: Path, folder: Path) -> bool:
-    return path == folder or folder in path.parents
 
 
 def _imports(words: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -46,8 +46,8 @@ def _take(path: Path) -> int:
             holder = os.read(handle, 20).decode(errors="replace").strip()
             os.close(handle)
             raise CheckpointError(
-                f"{path.parent} is being worked on by another process ({holder or 'just started'}); wait for it to end, "
-                "or choose another folder"
+                f"{path.parent} is in use by another process ({holder or 'just started'}); wait for it, or choose "
+                "another folder"
             ) from error
         if path.exists() and os.fstat(handle).st_ino == path.stat().st_ino:
             return handle

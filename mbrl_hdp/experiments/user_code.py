@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from mbrl_hdp.control.rewards import RewardFn, uses_context
 from mbrl_hdp.errors import ConfigError, StepError, did_you_mean
 
 _NUM_TRIED = 7
+_closed: set[Path] = set()
 
 
 class Steps(NamedTuple):
@@ -29,8 +31,18 @@ class Steps(NamedTuple):
 def search_here() -> None:
     """Let modules in the current directory be imported, as `python -m` does and an installed command does not."""
     here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
+    if here not in sys.path and "" not in sys.path and not _is_closed(Path(here)):
         sys.path.insert(0, here)
+
+
+def close_folder(folder: Path) -> None:
+    """Never look for modules in a folder or below it, not even when it is the current directory."""
+    _closed.add(folder.resolve())
+    sys.path[:] = [place for place in sys.path if not _is_closed(Path(place or os.curdir))]
+
+
+def _is_closed(path: Path) -> bool:
+    return any(folder in {path.resolve(), *path.resolve().parents} for folder in _closed)
 
 
 def load_function(key: str, path: str) -> Callable[..., Any]:
