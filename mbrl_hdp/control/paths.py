@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mbrl_hdp.probability.kernels import compiled
+from mbrl_hdp.compiling import compiled
 
 
 def draw_paths(
@@ -37,7 +37,7 @@ def draw_paths(
     return torch.from_numpy(paths).to(belief.device)
 
 
-@compiled
+@compiled()
 @no_type_check
 def _walk(first: np.ndarray, following: np.ndarray, uniform: np.ndarray, paths: np.ndarray) -> None:
     """Invert the cumulative distributions; the last context takes whatever rounding leaves above the last sum."""

@@ -251,10 +251,7 @@ def _advance(body: FloatArray, wrench: FloatArray, vehicle: FloatArray, num_subs
 
 @functools.cache
 def _kernel() -> Callable[[FloatArray, FloatArray, FloatArray, int], None]:
-    """Compile `_advance` on first use; the result is kept on disk where that is possible."""
-    import numba
+    """Compile `_advance` on first use (numba takes a while to load)."""
+    from mbrl_hdp.compiling import compiled
 
-    try:
-        return numba.njit(cache=True)(_advance)
-    except RuntimeError:  # no place to keep it
-        return numba.njit(_advance)
+    return compiled("exact")(_advance)

@@ -8,8 +8,8 @@ from typing import no_type_check
 import numpy as np
 from jaxtyping import Float
 
+from mbrl_hdp.compiling import compiled
 from mbrl_hdp.errors import DataError
-from mbrl_hdp.inference.head_kernels import compiled
 
 Vector = Float[np.ndarray, " n"]
 
@@ -61,7 +61,7 @@ class OnlineFilter:
         return self.belief
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _move(belief: Vector, log_lik: Vector, transition: Vector) -> tuple[Vector, Vector]:
     """Return the filtered distribution, normalise(belief * likelihood), and the next belief, filtered @ transition."""

@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mbrl_hdp.compiling import compiled
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.dynamics import ContextDynamics
-from mbrl_hdp.inference.head_kernels import compiled
 
 Array = NDArray[Any]
 RowDensity = Callable[[Array, Array, Array], Array]
@@ -122,7 +122,7 @@ def _scaler(scaler: Scaler) -> tuple[Array, Array]:
     return scaler.centre.double().numpy(), scaler.inverse_scale.double().numpy()
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _row_density(
     features: Array,

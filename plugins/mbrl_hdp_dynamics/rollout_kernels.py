@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mbrl_hdp.compiling import compiled
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.head_kernels import BLOCK, forward_chunk, pad_hidden, pad_output
 from mbrl_hdp.inference.heads import ContextHeads
-from mbrl_hdp.probability.kernels import compiled
 from mbrl_hdp_dynamics.scaler import ColumnScaler
 
 Array = NDArray[Any]
@@ -31,14 +31,14 @@ _HALF_PI_HIGH = np.float32(1.5703125)
 _HALF_PI_LOW = np.float32(np.pi / 2 - 1.5703125)
 
 
-@compiled
+@compiled()
 @no_type_check
 def _rounded_up(rows: int) -> int:
     """Return the width that `rows` take: what is left over after whole vectors would be computed one by one."""
     return (rows + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
-@compiled
+@compiled()
 @no_type_check
 def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
     """Return sine and cosine of `rows` angles to single precision.
@@ -62,7 +62,7 @@ def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
         cosine[r] = -second if (turn + 1) & 2 else second
 
 
-@compiled
+@compiled()
 @no_type_check
 def _load_features(
     state: Array,
@@ -99,7 +99,7 @@ def _load_features(
         x[column, r] = 1
 
 
-@compiled
+@compiled()
 @no_type_check
 def _longest_prefix(paths: Array, path: int) -> tuple[int, int]:
     """Find the earlier path, among the nearest, that goes the same way longest: its number and for how many steps."""
@@ -174,7 +174,7 @@ def _array(tensor: Tensor) -> Array:
     return tensor.detach().contiguous().numpy()
 
 
-@compiled
+@compiled()
 @no_type_check
 def _roll_out_deltas(
     obs: Array,

@@ -278,22 +278,6 @@ def test_wrong_sizes_are_refused(make_chain):
         log_evidence(make_chain(2, seed=0), log_lik)
 
 
-def test_kernels_compile_without_a_place_for_their_cache(monkeypatch):
-    real = kernels.numba.njit
-
-    def no_cache(*args, **options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(*args, **options)
-
-    monkeypatch.setattr(kernels.numba, "njit", no_cache)
-
-    def double(value):
-        return 2 * value
-
-    assert kernels.compiled(double)(21) == 42
-
-
 PROBABILITIES = st.sampled_from([0.0, 0.0, 1e-300, 1e-120, 1e-60, 1e-30, 0.1, 0.5, 1.0])
 LOG_LIKS = st.sampled_from([-torch.inf, -5000.0, -900.0, -300.0, -40.0, -1.0, 0.0, 0.5, 2.0, 700.0])
 
