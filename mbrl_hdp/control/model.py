@@ -16,7 +16,7 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec, narrow, widen
-from mbrl_hdp.belief.filter import correct, predict
+from mbrl_hdp.belief.filter import predict
 from mbrl_hdp.control.rewards import ContextRewardFn, expected_reward
 from mbrl_hdp.inference.model import ContextModel
 
