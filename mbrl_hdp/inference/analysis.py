@@ -67,7 +67,7 @@ class Analysis:
 
     @cached_property
     def log_likelihood(self) -> Float[np.ndarray, " N"]:
-        """log p(episode) of every episode, contexts summed out, in the data's own units."""
+        """The log-likelihood log p(episode) of every episode, contexts summed out, in the data's own units."""
         return self._forward.log_evidence.double().cpu().numpy()
 
     @property
