@@ -64,7 +64,7 @@ def run_episode(
     acts: list[Vector] = []
     rewards: list[float] = []
     contexts: list[int] = []
-    beliefs = [] if tracker is None else [tracker.belief()]
+    beliefs = [] if tracker is None else [tracker.codec.unpack(packed)[1]]
     labels: list[int] = []
     terminated = truncated = False
     while not (terminated or truncated) and len(acts) < max_steps:
@@ -78,7 +78,7 @@ def run_episode(
         rewards.append(float(reward))
         contexts.append(int(info.get("context", -1)))
         if tracker is not None:
-            beliefs.append(tracker.belief())
+            beliefs.append(tracker.codec.unpack(packed)[1])
         if isinstance(tracker, BeliefTracker):
             labels.append(int(tracker.filtered.argmax()))
     return Record(

@@ -170,10 +170,11 @@ def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
     next_obs = data.obs[:, 1:]
     change = (next_obs - data.obs[:, :-1])[data.is_observed]
     spread = np.maximum(change.std(0), 1e-12)
-    error = (model.predict_next(data) - next_obs)[data.is_observed] / spread
+    found = model.analyse(data)
+    error = (found.predicted - next_obs)[data.is_observed] / spread
     num_steps = np.maximum(data.is_observed.sum(-1), 1)
     return HeldOutScore(
-        log_likelihoods=model.log_likelihood(data) / num_steps,
+        log_likelihoods=found.log_likelihood / num_steps,
         squared_errors=np.square(error).mean(-1),
         num_contexts=model.num_contexts,
     )
