@@ -14,7 +14,7 @@ from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import Elbo, ElboScale, EpisodeBatch, elbo, expected_log_likelihood, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
-from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
+from mbrl_hdp.inference.prior import ChainDraw, ContextPrior, NaturalPrior, StartablePrior
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.schedule import FitConfig, Schedule
 from mbrl_hdp.inference.stopping import EarlyStop
@@ -165,7 +165,7 @@ class Trainer:
         self._descend(loss)
         prior = self._natural_prior()
         if bound is not None and prior is not None:
-            prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
+            prior.natural_step(bound.draws, self.config.natural_step)
         return float(loss.detach())
 
     def _descend(self, loss: Float[Tensor, ""]) -> None:
@@ -206,10 +206,10 @@ class Trainer:
         copies = scale.num_episodes / len(batch.lengths)
         return -(copies * evidence + self.dynamics.log_prior()) / scale.num_transitions
 
-    def settle_chain(self, num_rounds: int = 5) -> None:
+    def settle_chain(self, num_rounds: int = 30) -> None:
         """Bring the chain to its optimum for the heads as they are, on all data; only where the prior can.
 
-        Minibatches leave the chain scattered around it.
+        Minibatches leave the chain scattered around it. The steps fall as 1/n, which averages over the draws.
         """
         if not isinstance(self.prior, NaturalPrior):
             return
@@ -217,9 +217,11 @@ class Trainer:
         scale = ElboScale(len(self.data), self.data.num_transitions, keep=self.keep)
         with torch.no_grad():
             log_lik = step_log_lik(self.dynamics, self.data.batch(), slots)
-            for _ in range(num_rounds):
-                found = expected_log_likelihood(self.prior.mean_chain(), log_lik, self.data.lengths, scale)
-                self.prior.natural_step(found.expected_initial, found.expected_transitions, 1.0)
+            for number in range(num_rounds):
+                chain = self.prior.sample_chain()
+                found = expected_log_likelihood(chain, log_lik, self.data.lengths, scale)
+                draw = ChainDraw(chain, found.expected_initial, found.expected_transitions)
+                self.prior.natural_step([draw], 1.0 / (number + 1))
 
     def _mask(self, progress: float) -> None:
         if not self.recipe.is_distilled_for_good:

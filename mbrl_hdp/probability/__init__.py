@@ -12,6 +12,7 @@ from mbrl_hdp.probability.hmm import (
     viterbi,
 )
 from mbrl_hdp.probability.markov import (
+    distilled_chain,
     distilled_initial,
     distilled_policy_initial,
     distilled_policy_transition,
@@ -33,6 +34,7 @@ __all__ = [
     "Smoothed",
     "beta_sticks_from_dirichlet",
     "dirichlet_from_beta_sticks",
+    "distilled_chain",
     "distilled_initial",
     "distilled_policy_initial",
     "distilled_policy_transition",
