@@ -104,7 +104,7 @@ class ChainDraw(NamedTuple):
 class NaturalPrior(Protocol):
     """A prior that knows the natural gradient of the bound for its row posterior."""
 
-    def natural_step(self, draws: Sequence[ChainDraw], step: float) -> None:
+    def natural_step(self, draws: Sequence[ChainDraw], step: float, centre: ChainDraw | None = None) -> None:
         """Move the row posterior along the natural gradient of E_q[log p(obs | chain)] - KL(q || p), eq. (4).
 
         The gradient is to be estimated without bias from the draws; `check_prior` tests that such steps lead to the
@@ -113,6 +113,8 @@ class NaturalPrior(Protocol):
         Args:
             draws: draws of the chain from q as it is now, with the expected counts under each.
             step: step size in (0, 1].
+            centre: the mean chain of q with the expected counts under it, where it is known: a control variate, which
+                may be ignored.
         """
 
 

@@ -206,22 +206,26 @@ class Trainer:
         copies = scale.num_episodes / len(batch.lengths)
         return -(copies * evidence + self.dynamics.log_prior()) / scale.num_transitions
 
-    def settle_chain(self, num_rounds: int = 30) -> None:
+    def settle_chain(self, num_jumps: int = 5, num_rounds: int = 15) -> None:
         """Bring the chain to its optimum for the heads as they are, on all data; only where the prior can.
 
-        Minibatches leave the chain scattered around it. The steps fall as 1/n, which averages over the draws.
+        Minibatches leave the chain scattered around it. After `num_jumps` full steps, falling ones average over draws.
         """
         if not isinstance(self.prior, NaturalPrior):
             return
         slots = self.keep.nonzero().squeeze(-1)
-        scale = ElboScale(len(self.data), self.data.num_transitions, keep=self.keep)
         with torch.no_grad():
             log_lik = step_log_lik(self.dynamics, self.data.batch(), slots)
             for number in range(num_rounds):
-                chain = self.prior.sample_chain()
-                found = expected_log_likelihood(chain, log_lik, self.data.lengths, scale)
-                draw = ChainDraw(chain, found.expected_initial, found.expected_transitions)
-                self.prior.natural_step([draw], 1.0 / (number + 1))
+                draw, centre = (
+                    self._counted(chain, log_lik) for chain in (self.prior.sample_chain(), self.prior.mean_chain())
+                )
+                self.prior.natural_step([draw], 1.0 / max(1, number - num_jumps + 2), centre)
+
+    def _counted(self, chain: ContextChain, log_lik: Float[Tensor, "N T n"]) -> ChainDraw:
+        scale = ElboScale(len(self.data), self.data.num_transitions, keep=self.keep)
+        found = expected_log_likelihood(chain, log_lik, self.data.lengths, scale)
+        return ChainDraw(chain, found.expected_initial, found.expected_transitions)
 
     def _mask(self, progress: float) -> None:
         if not self.recipe.is_distilled_for_good:

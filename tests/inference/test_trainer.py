@@ -79,7 +79,7 @@ def test_training_steps_move_the_chain_to_the_counted_moves():
     data = cycling()
     trainer = known_trainer(data, natural_step=0.2)
     trainer.run()
-    torch.testing.assert_close(rows_of(trainer.prior), expected_rows(trainer.prior, data), rtol=0.0, atol=0.02)
+    torch.testing.assert_close(rows_of(trainer.prior), expected_rows(trainer.prior, data), rtol=0.0, atol=0.04)
 
 
 def test_settling_brings_the_chain_to_the_optimum_on_all_data():
@@ -87,4 +87,4 @@ def test_settling_brings_the_chain_to_the_optimum_on_all_data():
     trainer = known_trainer(data)
     trainer.prior.start_from(trainer.start_chain, 1000.0)
     trainer.settle_chain()
-    torch.testing.assert_close(rows_of(trainer.prior), expected_rows(trainer.prior, data), rtol=0.0, atol=0.005)
+    torch.testing.assert_close(rows_of(trainer.prior), expected_rows(trainer.prior, data), rtol=0.0, atol=1e-3)

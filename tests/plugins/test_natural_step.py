@@ -84,7 +84,10 @@ def draw_rows(prior):
 
 
 def drawn(prior, log_lik):
-    chain = draw_rows(prior)
+    return counted(draw_rows(prior), log_lik)
+
+
+def counted(chain, log_lik):
     found = log_evidence_and_counts(chain, log_lik)
     return ChainDraw(chain, found.expected_initial, found.expected_transitions)
 
@@ -107,22 +110,25 @@ def case(request):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("has_centre", [False, True])
 @pytest.mark.parametrize("start", [[[2.0, 1.5], [6.0, 1.2], [1.8, 4.0]], [[1.5, 3.0], [40.0, 9.0], [12.0, 20.0]]])
-def test_the_mean_direction_is_the_natural_gradient(case, start):
+def test_the_mean_direction_is_the_natural_gradient(case, start, has_centre):
     kind, log_lik, quadrature = case
     torch.manual_seed(0)
     prior, start = prior_of(kind), torch.tensor(start).double()
     moves = []
-    for _ in range(1500):
+    prior._set_q_rows(start)
+    centre = counted(prior.mean_chain(), log_lik) if has_centre else None
+    for _ in range(600):
         prior._set_q_rows(start)
-        prior.natural_step([drawn(prior, log_lik)], 1e-3)
+        prior.natural_step([drawn(prior, log_lik)], 1e-3, centre)
         moves.append((prior.q_rows() - start) / 1e-3)
     moves = torch.stack(moves)
     with torch.enable_grad():
         wanted = quadrature.natural_gradient(start)
     error = moves.std(0) / len(moves) ** 0.5
     assert bool(((moves.mean(0) - wanted).abs() < 4 * error + 2e-3 * wanted.abs()).all())
-    assert bool((error < 0.1 * start).all())
+    assert bool((error < 0.25 * start).all())
 
 
 @torch.no_grad()
@@ -152,13 +158,17 @@ def test_where_contexts_are_plain_the_step_counts():
     prior = HdpPrior(3, row_concentration=5.0, stickiness=2.0).double()
     counts = torch.tensor([[3.0, 1.0, 0.0], [20.0, 2.0, 1.0], [0.5, 30.0, 7.0], [0.0, 0.0, 0.2]]).double()
     target = prior.expected_prior_rows() + counts
+    draw = ChainDraw(draw_rows(prior), counts[0], counts[1:])
     moves = []
-    for _ in range(2000):
+    for _ in range(1000):
         prior._set_q_rows(target)
         prior.natural_step([ChainDraw(draw_rows(prior), counts[0], counts[1:])], 1e-3)
         moves.append((prior.q_rows() - target) / 1e-3)
     moves = torch.stack(moves)
     assert bool((moves.mean(0).abs() < 5 * moves.std(0) / len(moves) ** 0.5 + 1e-6).all())
+    prior._set_q_rows(3.0 * target)
+    prior.natural_step([draw], 1.0, centre=draw)  # with the counts known, one step is enough and exact
+    torch.testing.assert_close(prior.q_rows(), target)
 
 
 def test_one_context_has_nothing_to_move():
