@@ -43,7 +43,7 @@ ROOMS = (
     "mbrl_hdp/experiments/loop.py",
 )
 WANTED = 0.95
-# Nearest tests by the beginning of a path, the first match counts; quick files first, since the first failure is enough.
+# Nearest tests by the beginning of a path, the first match counts; quick files first: the first failure is enough.
 NEAREST = (
     ("mbrl_hdp/probability", ("tests/probability",)),
     ("mbrl_hdp/belief", ("tests/belief",)),
@@ -276,8 +276,8 @@ def page(mutants: list[Mutant], command: str) -> str:
         "",
         f"Written by `{command}` from `mutants.jsonl` and the judgements in `mutants_judged.json`; do not edit.",
         "",
-        f"{len(done)} of {len(mutants)} drawn mutants were run, each against the tests nearest to its file: {dead} died, "
-        f"{len(survivors)} survived, of which {len(equivalent)} change no behaviour.",
+        f"{len(done)} of {len(mutants)} drawn mutants were run, each against the tests nearest to its file: {dead} "
+        f"died, {len(survivors)} survived, of which {len(equivalent)} change no behaviour.",
         "",
         "| asked for | found | gate |",
         "| --- | --- | --- |",

@@ -85,7 +85,7 @@ class Trainer:
         """Take all steps, or fewer where the settings have patience; `report(step, loss, num_kept)` after each.
 
         Args:
-            report: told about every step.
+            report: called after every step.
             from_scratch: start the chain where the recipe does, the heads together where the schedule says so; False
                 goes on from where prior and heads are.
             held_out: other episodes for early stopping to look at; the bound on the run's own by default.
@@ -252,5 +252,5 @@ def sticky_chain(max_contexts: int, stay: float, device: torch.device | str = "c
 
 
 def _top_parameters(prior: ContextPrior) -> list[torch.nn.Parameter]:
-    give = getattr(prior, "top_parameters", None)
-    return list(give()) if callable(give) else []
+    parameters = getattr(prior, "top_parameters", None)
+    return list(parameters()) if callable(parameters) else []
