@@ -45,7 +45,9 @@ ROOMS = (
 WANTED = 0.95
 # Nearest tests by the beginning of a path, the first match counts; quick files first: the first failure is enough.
 NEAREST = (
-    ("mbrl_hdp/probability", ("tests/probability",)),
+    ("mbrl_hdp/probability/markov", ("tests/probability/test_markov.py",)),
+    ("mbrl_hdp/probability/sticks", ("tests/probability/test_sticks.py",)),
+    ("mbrl_hdp/probability", ("tests/probability/test_messages.py", "tests/probability/test_message_peers.py")),
     ("mbrl_hdp/belief", ("tests/belief",)),
     ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py")),
     ("mbrl_hdp/experiments/loop", ("tests/experiments/test_loop.py",)),
