@@ -186,7 +186,7 @@ def check_baseline(make: Callable[[], Baseline], obs_dim: int, act_dim: int) -> 
     for _ in range(3):
         probe = generator.normal(size=obs_dim)
         acts = [np.asarray(agent.act(probe.copy(), explore=True)) for agent in (first, second)]
-        assert np.array_equal(*acts), "load_state_dict(state_dict()) does not act the same"
+        assert np.array_equal(acts[0], acts[1]), "load_state_dict(state_dict()) does not act the same"
 
 
 def _run_episodes(agent: Agent, obs_dim: int, act_dim: int, seed: int) -> None:
