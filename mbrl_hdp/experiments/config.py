@@ -127,6 +127,8 @@ def register_configs(registry: Registry) -> None:
     groups = {kind.name: kind.group for kind in KINDS}
     for group in groups.values():
         store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
+    if not registry.names("planner"):
+        store.store(group="planner", name="none", node={}, provider="mbrl_hdp")  # so that ~planner works
     for plugin in registry.all():
         store.store(
             group=groups[plugin.kind],
