@@ -85,7 +85,7 @@ def fit(words: list[str]) -> int:
     outcome = run_job(job)
     from mbrl_hdp.report.fit_report import write_fit_report
 
-    print(write_fit_report(outcome.model, outcome.data, job.out, outcome.columns.obs))
+    print(write_fit_report(outcome.model, outcome.analysis, job.out, outcome.columns.obs))
     return 0
 
 

@@ -14,7 +14,7 @@ from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
 
-CONTEXT_MODES = ("paths", "feedback", "held")
+CONTEXT_MODES = ("paths", "feedback", "held", "belief")
 
 
 @dataclass
@@ -33,7 +33,8 @@ class PlannerConfig:
     context_mode: str = setting(
         "paths",
         "contexts within a plan: paths draws them from belief and chain; feedback does too, and plans one action for "
-        "each context that may be known by then; held holds the most likely one",
+        "each context that may be known by then; held holds the most likely one; belief draws them from a belief that "
+        "every imagined step updates by Bayes' rule",
         choices=CONTEXT_MODES,
     )
     has_noise: bool = setting(False, "draw transitions with their noise; otherwise plan with expectations")

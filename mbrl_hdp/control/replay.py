@@ -16,6 +16,7 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
+from mbrl_hdp.belief.filter import predict
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import CheckpointError, DataError
 from mbrl_hdp.inference.model import ContextModel
@@ -41,7 +42,7 @@ def model_beliefs(model: ContextModel, data: Trajectories) -> Float[np.ndarray, 
     filtered = model.filter(data)
     first = np.broadcast_to(model.initial, (len(filtered), 1, model.num_contexts))
     beliefs = np.zeros((data.num_episodes, data.max_steps + 1, model.task.max_contexts))
-    beliefs[..., model.kept] = np.concatenate([first, filtered @ model.transition], 1)
+    beliefs[..., model.kept] = np.concatenate([first, predict(filtered, model.transition)], 1)
     beliefs[np.arange(data.max_steps + 1) > data.lengths[:, None]] = np.nan
     return beliefs
 

@@ -34,7 +34,7 @@ Info = Mapping[str, Any]
 
 
 class ContextTracker(ABC):
-    """Follows an episode and gives the packed observation.
+    """Follows an episode and returns the packed observation.
 
     Attributes:
         codec: layout of the packed observation.
@@ -118,7 +118,7 @@ class TruthTracker(ContextTracker):
         obs_dim: width of an observation.
         num_contexts: width of the one-hot vector.
         places: place of every true context in it; its own number by default. With the slots of a learned model it
-            tells an agent that acts on beliefs what it should have believed (for scoring only).
+            hands the truth to an agent that acts on beliefs (for scoring only).
     """
 
     def __init__(self, obs_dim: int, num_contexts: int, places: Sequence[int] | None = None) -> None:
@@ -146,7 +146,7 @@ class TruthTracker(ContextTracker):
 
 
 class NothingTracker(ContextTracker):
-    """Leaves the slot away: agents without information see the observation alone."""
+    """Leaves the slot out: agents without information see the observation alone."""
 
     def __init__(self, obs_dim: int) -> None:
         super().__init__(obs_dim, 0)

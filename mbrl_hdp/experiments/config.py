@@ -129,6 +129,8 @@ def register_configs(registry: Registry) -> None:
         store.store(name=f"{name}_schema", node=schema, provider="mbrl_hdp")
     for group in _GROUPS.values():
         store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
+    if not registry.names("planner"):
+        store.store(group="planner", name="none", node={}, provider="mbrl_hdp")  # so that ~planner works
     for plugin in registry.all():
         store.store(
             group=_GROUPS[plugin.kind],

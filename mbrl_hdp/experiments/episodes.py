@@ -88,7 +88,7 @@ def _run_episode(
     observed = [np.array(obs)]
     rewards: list[float] = []
     contexts: list[int] = []
-    beliefs = [] if tracker is None else [tracker.belief()]
+    beliefs = [] if tracker is None else [tracker.codec.unpack(packed)[1]]
     labels: list[int] = []
     terminated = truncated = False
     while not (terminated or truncated) and len(acts) < max_steps:
@@ -102,7 +102,7 @@ def _run_episode(
         rewards.append(float(reward))
         contexts.append(int(info.get("context", -1)))
         if tracker is not None:
-            beliefs.append(tracker.belief())
+            beliefs.append(tracker.codec.unpack(packed)[1])
         if isinstance(tracker, BeliefTracker):
             labels.append(int(tracker.filtered.argmax()))
         acts.append(np.array(action))

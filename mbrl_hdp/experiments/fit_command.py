@@ -51,12 +51,13 @@ class FitJob:
 
 @dataclass(frozen=True)
 class FitOutcome:
-    """A finished fit."""
+    """A finished fit, with what the model says about its data."""
 
     job: FitJob
     data: Trajectories
     columns: ColumnNames
     model: Any
+    analysis: Any
 
 
 def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
@@ -110,7 +111,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     for problem in job.registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
     configure(job.typed.runtime)
-    from mbrl_hdp.experiments.label_command import Labels  # torch is imported after its threads are set
+    from mbrl_hdp.experiments.label_command import save_labels  # torch is imported after its threads are set
     from mbrl_hdp.inference.fit import fit
 
     typed = job.typed
@@ -131,11 +132,12 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     )
     model.save(job.out)
     columns.save(job.out)
-    Labels.of(model, data).save(job.out / "labels.csv")
+    found = model.analyse(data)
+    save_labels(found, job.out / "labels.csv")
     with atomic_path(job.out / "config.yaml") as path:
         path.write_text(job.yaml())
     write_manifest(job.out, names=("model.safetensors", "model.json", "columns.json", "config.yaml"))
-    return FitOutcome(job, data, columns, model)
+    return FitOutcome(job, data, columns, model, found)
 
 
 def _part(config: Any) -> Any:

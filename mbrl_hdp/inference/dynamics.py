@@ -120,10 +120,10 @@ class ContextDynamics(nn.Module, ABC):
 
     @abstractmethod
     def reset_slots(self, slots: Slots, generator: torch.Generator | None = None) -> None:
-        """Return the heads in `slots` fresh starting values (restarts, learning new contexts)."""
+        """Set the heads in `slots` to fresh starting values (restarts, learning new contexts)."""
 
     def start_near(self, slot: int, spread: float, generator: torch.Generator | None = None) -> None:
-        """Start every head from the one in `slot`, off by `spread` times what fresh heads differ by from each other."""
+        """Set every head to the one in `slot` plus `spread` times its own deviation from the mean of fresh heads."""
         values = list(self.parameters())
         shared = [value[slot].detach().clone() for value in values]
         self.reset_slots(torch.arange(self.max_contexts), generator)
@@ -132,7 +132,7 @@ class ContextDynamics(nn.Module, ABC):
                 value.copy_(centre + spread * (value - value.mean(0)))
 
     def sharpen(self) -> None:
-        """Told once the contexts are settled: noise floors that kept contexts from being split may fall."""
+        """Lower noise floors that keep contexts from being split; called once, when the contexts are settled."""
 
     def permute_slots(self, order: Int[Tensor, " K"]) -> None:
         """Reorder the heads: the new slot k is the old slot order[k]."""

@@ -165,9 +165,9 @@ def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
     return min(equal, key=lambda i: (scores[i].num_contexts, -scores[i].log_likelihood))
 
 
-def _is_within_chance(lag: Float[np.ndarray, " n"]) -> bool:
-    """Return whether the mean of what a run lags behind by, on the same data, is within two standard errors of none."""
-    return bool(lag.mean() <= 2.0 * lag.std() / np.sqrt(max(len(lag) - 1, 1)))
+def _is_within_chance(difference: Float[np.ndarray, " n"]) -> bool:
+    """Return whether the mean difference to the better run, on the same data, is within two standard errors of zero."""
+    return bool(difference.mean() <= 2.0 * difference.std() / np.sqrt(max(len(difference) - 1, 1)))
 
 
 def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
@@ -175,10 +175,11 @@ def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
     next_obs = data.obs[:, 1:]
     change = (next_obs - data.obs[:, :-1])[data.is_observed]
     spread = np.maximum(change.std(0), 1e-12)
-    error = (model.predict_next(data) - next_obs)[data.is_observed] / spread
+    found = model.analyse(data)
+    error = (found.predicted - next_obs)[data.is_observed] / spread
     num_steps = np.maximum(data.is_observed.sum(-1), 1)
     return HeldOutScore(
-        log_likelihoods=model.log_likelihood(data) / num_steps,
+        log_likelihoods=found.log_likelihood / num_steps,
         squared_errors=np.square(error).mean(-1),
         num_contexts=model.num_contexts,
     )
@@ -292,7 +293,7 @@ def _plan_runs(config: FitConfig, recipe: Recipe, warm_start: ContextModel | Non
 
 
 def _continued(model: ContextModel, reset: str | None, build: _Builder) -> ContextModel:
-    """Copy a model to go on from; `reset="chain"` opens every slot again and gives unused heads a fresh start."""
+    """Copy a model to go on from; `reset="chain"` opens every slot again and starts unused heads anew."""
     again = copy.deepcopy(model)
     if reset == "chain":
         if build.recipe.is_prior_reset:

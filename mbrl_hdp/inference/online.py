@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import no_type_check
 
 import numpy as np
 from jaxtyping import Float
 
-from mbrl_hdp.compiling import compiled
+from mbrl_hdp.belief.filter import update_belief
 from mbrl_hdp.errors import DataError
 
 Vector = Float[np.ndarray, " n"]
@@ -56,24 +55,6 @@ class OnlineFilter:
             raise DataError("call reset(obs) with the episode's first observation before update(act, next_obs)")
         next_obs = np.asarray(next_obs)
         log_lik = self._log_lik(self._obs, np.asarray(act), next_obs)
-        self.filtered, self.belief = _move(self.belief, log_lik, self._transition)
+        self.filtered, self.belief = update_belief(self.belief, log_lik, self._transition)
         self._obs = next_obs
         return self.belief
-
-
-@compiled("reordered")
-@no_type_check
-def _move(belief: Vector, log_lik: Vector, transition: Vector) -> tuple[Vector, Vector]:
-    """Return the filtered distribution, normalise(belief * likelihood), and the next belief, filtered @ transition."""
-    filtered = belief.copy()
-    peak = log_lik.max()
-    if np.isfinite(peak):
-        weight = belief * np.exp(log_lik - peak)
-        total = weight.sum()
-        if total > 0.0:
-            filtered = weight / total
-    following = np.zeros_like(filtered)
-    for before in range(len(filtered)):
-        for after in range(len(filtered)):
-            following[after] += filtered[before] * transition[before, after]
-    return filtered, following

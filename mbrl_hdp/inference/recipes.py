@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.inference.reduction import ChainReduction, censored_chain, close_paths
+from mbrl_hdp.inference.reduction import ChainReduction, close_paths
 from mbrl_hdp.inference.schedule import LITERAL, REFIT, FitConfig, Schedule
+from mbrl_hdp.probability.markov import distilled_chain
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ RECIPES = {
             has_natural_steps=False,
             has_sticky_start=False,
             top_learning_rate=1e-2,
-            reduce=censored_chain,
+            reduce=distilled_chain,
             is_distilled_for_good=False,
             is_prior_reset=True,
             is_polished=False,

@@ -15,7 +15,7 @@ from mbrl_hdp.errors import DivergenceError
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import Elbo, ElboScale, EpisodeBatch, elbo, expected_log_likelihood, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
-from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
+from mbrl_hdp.inference.prior import ChainDraw, ContextPrior, NaturalPrior, StartablePrior
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.schedule import FitConfig, Schedule
 from mbrl_hdp.inference.stopping import EarlyStop
@@ -86,7 +86,7 @@ class Trainer:
         """Take all steps, or fewer where the settings have patience; `report(step, loss, num_kept)` after each.
 
         Args:
-            report: told about every step.
+            report: called after every step.
             from_scratch: start the chain where the recipe does, the heads together where the schedule says so; False
                 goes on from where prior and heads are.
             held_out: other episodes for early stopping to look at; the bound on the run's own by default.
@@ -172,7 +172,7 @@ class Trainer:
         self._descend(loss)
         prior = self._natural_prior()
         if bound is not None and prior is not None:
-            prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
+            prior.natural_step(bound.draws, self.config.natural_step)
         return float(loss.detach())
 
     def _descend(self, loss: Float[Tensor, ""]) -> None:
@@ -221,20 +221,26 @@ class Trainer:
         copies = scale.num_episodes / len(batch.lengths)
         return -(copies * evidence + self.dynamics.log_prior()) / scale.num_transitions
 
-    def settle_chain(self, num_rounds: int = 5) -> None:
+    def settle_chain(self, num_jumps: int = 5, num_rounds: int = 15) -> None:
         """Bring the chain to its optimum for the heads as they are, on all data; only where the prior can.
 
-        Minibatches leave the chain scattered around it.
+        Minibatches leave the chain scattered around it. After `num_jumps` full steps, falling ones average over draws.
         """
         if not isinstance(self.prior, NaturalPrior):
             return
         slots = self.keep.nonzero().squeeze(-1)
-        scale = ElboScale(len(self.data), self.data.num_transitions, keep=self.keep)
         with torch.no_grad():
             log_lik = step_log_lik(self.dynamics, self.data.batch(), slots)
-            for _ in range(num_rounds):
-                found = expected_log_likelihood(self.prior.mean_chain(), log_lik, self.data.lengths, scale)
-                self.prior.natural_step(found.expected_initial, found.expected_transitions, 1.0)
+            for number in range(num_rounds):
+                draw, centre = (
+                    self._counted(chain, log_lik) for chain in (self.prior.sample_chain(), self.prior.mean_chain())
+                )
+                self.prior.natural_step([draw], 1.0 / max(1, number - num_jumps + 2), centre)
+
+    def _counted(self, chain: ContextChain, log_lik: Float[Tensor, "N T n"]) -> ChainDraw:
+        scale = ElboScale(len(self.data), self.data.num_transitions, keep=self.keep)
+        found = expected_log_likelihood(chain, log_lik, self.data.lengths, scale)
+        return ChainDraw(chain, found.expected_initial, found.expected_transitions)
 
     def _mask(self, progress: float) -> None:
         if not self.recipe.is_distilled_for_good:
@@ -261,5 +267,5 @@ def sticky_chain(max_contexts: int, stay: float, device: torch.device | str = "c
 
 
 def _top_parameters(prior: ContextPrior) -> list[torch.nn.Parameter]:
-    give = getattr(prior, "top_parameters", None)
-    return list(give()) if callable(give) else []
+    parameters = getattr(prior, "top_parameters", None)
+    return list(parameters()) if callable(parameters) else []

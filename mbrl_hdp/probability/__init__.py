@@ -11,6 +11,7 @@ from mbrl_hdp.probability.hmm import (
     viterbi,
 )
 from mbrl_hdp.probability.markov import (
+    distilled_chain,
     distilled_initial,
     distilled_policy_initial,
     distilled_policy_transition,
@@ -27,6 +28,7 @@ __all__ = [
     "EvidenceAndCounts",
     "Filtered",
     "Smoothed",
+    "distilled_chain",
     "distilled_initial",
     "distilled_policy_initial",
     "distilled_policy_transition",

@@ -134,13 +134,14 @@ class TestRelabel:
         found = model_beliefs(model, data)
         chain = model.full_chain
         for i, length in enumerate(data.lengths):
-            belief = chain.initial
+            belief = chain.initial.double().numpy()
             np.testing.assert_allclose(found[i, 0], belief, atol=1e-6)
             for t in range(length):
                 row = [torch.as_tensor(part[None], dtype=torch.float32) for part in (data.obs[i, t], data.act[i, t])]
                 after = torch.as_tensor(data.obs[i, t + 1][None], dtype=torch.float32)
                 with torch.no_grad():
-                    belief = update_belief(belief, model.dynamics.log_prob(*row, after)[0], chain.transition)
+                    log_lik = model.dynamics.log_prob(*row, after)[0].double().numpy()
+                _, belief = update_belief(belief, log_lik, chain.transition.double().numpy())
                 np.testing.assert_allclose(found[i, t + 1], belief, atol=1e-5)
             assert np.isnan(found[i, length + 1 :]).all()
         assert (found[0, :, [1, 3]] == 0).all()

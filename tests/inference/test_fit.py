@@ -1,6 +1,7 @@
 """From trajectories to contexts, on a toy world whose answer is known."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from mbrl_hdp.errors import ConfigError, FitError, PluginError
 from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.episodes import EpisodeTensors
-from mbrl_hdp.inference.fit import HeldOutScore, build_model, choose, held_out_score
+from mbrl_hdp.inference.fit import HeldOutScore, _hold_out, build_model, choose, held_out_score
 from mbrl_hdp.inference.model import ModelParts, Part
 from mbrl_hdp.inference.schedule import PLAIN, TEMPERED, FitConfig, Schedule
 from mbrl_hdp.inference.scoring import align, empirical_transition
@@ -99,6 +100,33 @@ def test_fit_leaves_the_global_generator_alone(data):
     quick = FitConfig(num_steps=2, polish_steps=2, num_restarts=1)
     mbrl_hdp.fit(data, dynamics="linear", max_contexts=2, config=quick, progress=False)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_chain_is_settled_on_all_data_at_the_end(data):
+    """Steps that are too small to matter leave the chain where training starts it, at .8: only settling moves it."""
+    config = replace(QUICK, natural_step=1e-9)
+    fitted = mbrl_hdp.fit(data, weak_prior(), dynamics="linear", max_contexts=2, seed=1, config=config, progress=False)
+    to_true = align(fitted.most_likely(data), data.context).to_true
+    truth = empirical_transition(data.context)[np.ix_(to_true, to_true)]
+    np.testing.assert_allclose(fitted.transition, truth, atol=0.01)
+
+
+def test_held_out_episodes_are_not_trained_on(data):
+    """Another order of the held-out episodes leaves every number that training sees as it was."""
+    quick = FitConfig(num_steps=30, polish_steps=0, num_restarts=1, batch_size=20, holdout=0.25)
+    train, held_out = _hold_out(data, quick.holdout, seed=4)
+    is_held_out = np.array([(held_out.obs == episode).all((1, 2)).any() for episode in data.obs])
+    assert (train.num_episodes, held_out.num_episodes, is_held_out.sum()) == (60, 20, 20)
+    assert not any((train.obs == episode).all((1, 2)).any() for episode in held_out.obs)
+    order = np.arange(80)
+    order[is_held_out] = order[is_held_out][::-1]
+    turned = mbrl_hdp.Trajectories(data.obs[order], data.act[order])
+    one, two = (
+        mbrl_hdp.fit(each, dynamics="linear", max_contexts=2, seed=4, config=quick, progress=False)
+        for each in (mbrl_hdp.Trajectories(data.obs, data.act), turned)
+    )
+    for (name, found), wanted in zip(one.dynamics.named_parameters(), two.dynamics.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize("prior", ["dirichlet", "mle"])

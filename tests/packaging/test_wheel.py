@@ -90,9 +90,9 @@ def test_the_example_plugin_is_found_and_is_a_hydra_option(new_environment):
     listing = json.loads(run(python, "-m", "mbrl_hdp", "plugins", "--json", cwd=elsewhere))
     assert listing["problems"] == []
     ours = [row for row in listing["plugins"] if row["package"] == "mbrl-hdp-example-plugin"]
-    assert {row["kind"] for row in ours} == {"prior", "distillation"}
+    assert {row["kind"] for row in ours} == {"prior", "distillation", "baseline"}
     options = {row["kind"]: row["name"] for row in ours}
-    overrides = [f"prior={options['prior']}", f"distillation={options['distillation']}"]
+    overrides = [f"prior={options['prior']}", f"distillation={options['distillation']}", f"agent={options['baseline']}"]
     config = run(python, "-m", "mbrl_hdp", "train", "--cfg", "job", *overrides, cwd=elsewhere)
     for name in options.values():
         assert f"name: {name}" in config
