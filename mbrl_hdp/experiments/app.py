@@ -145,7 +145,7 @@ def _check_folder(folder: Path, config: DictConfig) -> None:
     there = read_config(folder)
     wanted = OmegaConf.to_container(config, resolve=True)
     assert isinstance(wanted, dict)
-    difference = first_difference(wanted, there)
+    difference = first_difference({str(key): value for key, value in wanted.items()}, there)
     if difference is not None:
         raise ConfigError(
             f"{folder} is another run ({difference}); go on with it by `mbrl-hdp train resume={folder}`, or choose "

@@ -15,7 +15,15 @@ from mbrl_hdp.control.rewards import AnyRewardFn, LearnedReward, RewardFn
 from mbrl_hdp.errors import ConfigError, MbrlHdpError
 from mbrl_hdp.experiments.checked_env import CheckedEnv
 from mbrl_hdp.experiments.episodes import MAX_STEPS
-from mbrl_hdp.experiments.user_code import Steps, check_reward, check_termination, few_steps, load_function, search_here
+from mbrl_hdp.experiments.user_code import (
+    Steps,
+    check_reward,
+    check_termination,
+    few_steps,
+    load_function,
+    search_here,
+    watched,
+)
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.config import EnvConfig
@@ -135,9 +143,11 @@ def _reward_fn(env: gymnasium.Env[Any, Any], reward: str | None, steps: Steps) -
         key, function = "the environment's reward_fn", _attribute(env, "reward_fn")
     else:
         key, function = f"env.reward={reward}", load_function("env.reward", reward)
-    if function is not None:
-        check_reward(key, function, steps)
-    return function
+    if function is None:
+        return None
+    check_reward(key, function, steps)
+    is_ours = getattr(function, "__module__", "").partition(".")[0] == "mbrl_hdp"
+    return function if is_ours else watched(key, function)
 
 
 def _termination_fn(env: gymnasium.Env[Any, Any], termination: str | None, steps: Steps) -> RewardFn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -18,6 +19,7 @@ from mbrl_hdp.control.rewards import RewardFn, uses_context
 from mbrl_hdp.errors import ConfigError, StepError, did_you_mean
 
 _NUM_TRIED = 7
+_ORDINARY = 1e6
 _closed: set[Path] = set()
 
 
@@ -117,6 +119,39 @@ def check_reward(key: str, function: RewardFn, steps: Steps) -> None:
             f"{key} gives {found[row].item()} for act {_words(steps.act[row])} and next_obs "
             f"{_words(steps.next_obs[row])}, a step of the environment; rewards must be finite"
         )
+
+
+def watched(key: str, function: RewardFn) -> RewardFn:
+    """Return a user's reward function that is checked whenever a planner calls it.
+
+    A plan may imagine states that overflow: only what it gives for ordinary ones counts.
+
+    Raises:
+        StepError: when called, if the function fails or gives anything but finite numbers `B 1`.
+    """
+
+    @functools.wraps(function)
+    def reward(act: Tensor, next_obs: Tensor) -> Tensor:
+        try:
+            found = function(act, next_obs)
+        except Exception as error:  # a user's function may fail in any way
+            raise StepError(f"{key} failed: {type(error).__name__}: {error} (--debug shows where)") from error
+        if not isinstance(found, Tensor) or found.shape != (len(next_obs), 1):
+            raise StepError(f"{key} gives {_shape(found)}; [{len(next_obs)}, 1] is needed")
+        is_wrong = ~found.isfinite()
+        if bool(is_wrong.any()):
+            is_wrong = is_wrong & (torch.cat([act, next_obs], -1).abs() <= _ORDINARY).all(-1, keepdim=True)
+            if bool(is_wrong.any()):
+                row = int(is_wrong.nonzero()[0, 0])
+                raise StepError(f"{key} gives {found[row].item()} for act {_words(act[row])} and next_obs "
+                                f"{_words(next_obs[row])}, which a plan imagines; rewards must be finite")  # fmt: skip
+        return found
+
+    return reward
+
+
+def _shape(found: Any) -> str:
+    return str(list(found.shape)) if isinstance(found, Tensor) else f"a {type(found).__name__}"
 
 
 def check_termination(key: str, function: RewardFn, steps: Steps) -> None:
