@@ -182,7 +182,7 @@ class Trainer:
             DivergenceError: if the loss or a gradient is not finite; nothing is changed then.
         """
         if not bool(loss.isfinite()):
-            raise DivergenceError(f"the model's loss is {float(loss)}")
+            raise DivergenceError(f"the model's loss is {float(loss.detach())}")
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
