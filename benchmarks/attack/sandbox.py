@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,19 +73,21 @@ def warm_up() -> None:
     import mbrl_hdp.report.fit_report  # noqa: F401
 
 
-def run_command(words: Sequence[str], folder: Path, limit: float = 60.0, **environment: str) -> Outcome:
-    """Run `mbrl-hdp WORDS` in a folder."""
+def run_command(
+    words: Sequence[str], folder: Path, limit: float = 60.0, end: tuple[signal.Signals, float] | None = None
+) -> Outcome:
+    """Run `mbrl-hdp WORDS` in a folder; `end` is a signal and after how many seconds to send it."""
 
     def job() -> int:
         from mbrl_hdp.cli import main
 
         return main(list(words))
 
-    return run_job(job, folder, limit, environment)
+    return run_job(job, folder, limit, end)
 
 
 def run_job(
-    job: Callable[[], int], folder: Path, limit: float = 60.0, environment: Mapping[str, str] | None = None
+    job: Callable[[], int], folder: Path, limit: float = 60.0, end: tuple[signal.Signals, float] | None = None
 ) -> Outcome:
     """Run a function in a forked process, within limits of time, memory and output."""
     sys.stdout.flush()
@@ -94,7 +96,9 @@ def run_job(
     started = time.monotonic()
     child = os.fork()
     if child == 0:
-        _child(job, folder, logs, dict(environment or {}))
+        _child(job, folder, logs)
+    if end is not None and not _is_over_within(child, end[1]):
+        os.kill(child, end[0])
     code, seconds = _wait(child, started + limit)
     out, err = (path.read_text(errors="replace") if path.is_file() else "" for path in logs)
     for path in logs:
@@ -102,7 +106,17 @@ def run_job(
     return Outcome(code, out, err, seconds)
 
 
-def _child(job: Callable[[], int], folder: Path, logs: Sequence[Path], environment: dict[str, str]) -> None:
+def _is_over_within(child: int, seconds: float) -> bool:
+    """Wait some seconds for the end; the child stays to be waited for."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def _child(job: Callable[[], int], folder: Path, logs: Sequence[Path]) -> None:
     """Do the job as a program of its own would; never return."""
     code = 1
     try:
@@ -113,7 +127,7 @@ def _child(job: Callable[[], int], folder: Path, logs: Sequence[Path], environme
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
         _limit(resource.RLIMIT_FSIZE, OUTPUT)
         _limit(resource.RLIMIT_CORE, 0)
-        os.environ.update({"SECRET": SECRET, "HYDRA_FULL_ERROR": "1", "TERM": "dumb", **environment})
+        os.environ.update({"SECRET": SECRET, "HYDRA_FULL_ERROR": "1", "TERM": "dumb"})
         os.chdir(folder)
         code = job()
     except SystemExit as stop:

@@ -49,7 +49,7 @@ _VALUE_FLAGS = {
 _CONFIG_DIR_FLAGS = {"--config-dir", "-cd"}
 _PLAIN_FLAGS = {"--multirun", "-m", "--run", "-r", "--resolve"}
 # With these, there is no run, or not one: jobs of a sweep are tried when their turn comes.
-_NOT_ONE_RUN = {"--multirun", "-m", "--cfg", "-c", "--info", "-i"}
+_NOT_ONE_RUN = {"--multirun", "-m", "hydra.mode", "--cfg", "-c", "--info", "-i"}
 _TRUST = "--trust"
 _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
 
@@ -79,7 +79,7 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
         print(f"warning: {problem}", file=sys.stderr)
     if not _ONLY_LOOK & set(words):
         check_jobs(overrides, registry, _config_dirs(words))
-        if not _NOT_ONE_RUN & {word.partition("=")[0] for word in words}:
+        if not _NOT_ONE_RUN & {word.lstrip("+").partition("=")[0] for word in words}:
             _try_out(overrides, registry, _config_dirs(words))
     register_configs(registry)
     # Hydra then raises errors instead of printing them and exiting; ours become one line (`mbrl_hdp.cli`).

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mbrl_hdp.errors import ConfigError, did_you_mean, short
 
+_MAX_CHARACTERS = 20_000
 Compose = Callable[[list[str]], DictConfig]
 
 
@@ -27,6 +28,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parser = OverridesParser.create()
     parsed = []
     for line in overrides:
+        if len(line) > _MAX_CHARACTERS:
+            raise ConfigError(f"{short(line)!r} is longer than any override; at most {_MAX_CHARACTERS:,} are read")
         try:
             parsed.append(parser.parse_override(line))
             if not parsed[-1].key_or_group:
