@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.attack.attempts import BAD, HARMLESS, Family, Verdict
 from benchmarks.attack.material import QUICK_FIT, SMALL, Material
@@ -154,9 +155,13 @@ def _fit_differences(one: Path, two: Path) -> list[str]:
 
 
 def _study_differences(one: Path, two: Path) -> list[str]:
-    cells = [[timeless({**json.loads(line), "commit": ""}) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_text().splitlines()]
-             for folder in (one, two)]  # fmt: skip
-    return [] if cells[0] and cells[0] == cells[1] else [f"{len(cells[0])} and {len(cells[1])} cells, or other numbers"]
+    ours, theirs = _cells(one), _cells(two)
+    return [] if ours and ours == theirs else [f"{len(ours)} and {len(theirs)} cells, or other numbers"]
+
+
+def _cells(folder: Path) -> list[Any]:
+    lines = [line for path in sorted(folder.rglob("*.jsonl")) for line in path.read_text().splitlines()]
+    return [timeless({**json.loads(line), "commit": ""}) for line in lines]
 
 
 FAMILY = Family("kills", "ended by a signal or a full disk and started again: identical to the bit", attack)

@@ -68,6 +68,21 @@ def _leaves(words: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, words
 
 
+def check_writable(key: str, folder: Path) -> None:
+    """See that a folder can be written to, before minutes of work and without making it.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    nearest = folder.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise ConfigError(f"{key}={folder}: {nearest} is a file; choose a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}={folder}: cannot write to {nearest}")
+
+
 def check_links(folder: Path) -> None:
     """Refuse links that lead out of a run directory: writing to them would write somewhere else.
 
