@@ -54,7 +54,7 @@ def check_manifest(folder: Path, bound: Mapping[str, str]) -> None:
         _check(folder, name, words)
     for key, value in bound.items():
         if words["bound"].get(key) != value:
-            raise CheckpointError(f"{folder} belongs to another {key}")
+            raise CheckpointError(f"{folder} belongs to another {key}: it was changed after this was written")
 
 
 def check_file(path: Path) -> None:
