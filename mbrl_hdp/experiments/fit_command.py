@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 from mbrl_hdp.data.files import load_trajectories
 from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.trajectories import Trajectories
@@ -119,6 +119,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
         registry=job.registry,
         device=typed.device,
     )
+    clear_leftovers(job.out)
     model.save(job.out)
     columns.save(job.out)
     found = model.analyse(data)
