@@ -167,7 +167,7 @@ def attack(root: Path, is_small: bool) -> Iterator[Verdict]:
     folder = _prepare(root)
     before = state_of(folder)
     for words, key in sample(LINES, is_small, 16):
-        outcome = run_command(words, folder, limit=60.0)
+        outcome = run_command(words, folder, limit=300.0)
         left = changes(before, state_of(folder))
         problem = problem_of(outcome, key, left)
         text = outcome.lines[0] if problem is None else f"{problem}; {' / '.join(outcome.lines[-2:])[-400:]}"

@@ -188,7 +188,7 @@ def attack(root: Path, is_small: bool) -> Iterator[Verdict]:
         model = material.fit()
         words = ["fit", bad.name, *QUICK_FIT, "out=out"] if bad.command == "fit" else ["label", str(model), bad.name]
         before = state_of(folder)
-        outcome = run_command(words, folder, limit=60.0)
+        outcome = run_command(words, folder, limit=300.0)
         problem = problem_of(outcome, bad.place, changes(before, state_of(folder)))
         if (
             problem is None

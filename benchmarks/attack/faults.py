@@ -223,7 +223,7 @@ def _attempt(fault: Fault, agent: str, folder: Path) -> Verdict:
             fault.patch[agent]()
         return main([*_WORDS, f"agent={agent}", f"+env.kwargs.place={place}"])
 
-    outcome = run_job(job, folder, limit=120.0)
+    outcome = run_job(job, folder, limit=600.0)
     line = outcome.lines[0] if outcome.lines else ""
     is_good = outcome.code == 1 and outcome.is_one_line and fault.expected[agent] in line and "resume=" in line
     words = line if is_good else f"exit code {outcome.code}: {outcome.err[-400:]}"

@@ -74,7 +74,7 @@ def warm_up() -> None:
 
 
 def run_command(
-    words: Sequence[str], folder: Path, limit: float = 60.0, end: tuple[signal.Signals, float] | None = None
+    words: Sequence[str], folder: Path, limit: float = 300.0, end: tuple[signal.Signals, float] | None = None
 ) -> Outcome:
     """Run `mbrl-hdp WORDS` in a folder; `end` is a signal and after how many seconds to send it."""
 
@@ -87,7 +87,7 @@ def run_command(
 
 
 def run_job(
-    job: Callable[[], int], folder: Path, limit: float = 60.0, end: tuple[signal.Signals, float] | None = None
+    job: Callable[[], int], folder: Path, limit: float = 300.0, end: tuple[signal.Signals, float] | None = None
 ) -> Outcome:
     """Run a function in a forked process, within limits of time, memory and output."""
     sys.stdout.flush()
