@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import mbrl_hdp
+from mbrl_hdp.endings import ending, noted_signals
 from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.reproduce import ReproduceOptions
 
-USER_ERROR = 2
 _FIT_WORDS = "a .npz or .csv file or minari:ID, then settings, as in max_contexts=10 dynamics=linear out=DIR"
 
 Command = Callable[[list[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `mbrl-hdp`; return the exit code: 0 success, 1 a check failed, 2 invalid input."""
+    """Run `mbrl-hdp`; return the exit code (see `mbrl_hdp.endings`)."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -33,16 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] in {"-V", "--version"}:
         print(f"mbrl-hdp {mbrl_hdp.__version__}")
         return 0
-    try:
-        return _command(words[0])(words[1:] if words[0] not in _COMPLETION else words)
-    except MbrlHdpError as error:
-        if debug:
-            raise
-        print(f"mbrl-hdp: {error}", file=sys.stderr)
-        return USER_ERROR
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+    with noted_signals() as signals:
+        try:
+            code = _command(words[0])(words[1:] if words[0] not in _COMPLETION else words)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            sys.stderr.close()
+            return 0
+        except BaseException as error:
+            found = ending(error, signals)
+            if found is None or debug:
+                raise
+            print(f"mbrl-hdp: {found[0]}", file=sys.stderr)
+            return found[1]
 
 
 def _command(name: str) -> Command:
@@ -107,12 +111,13 @@ def evaluate(words: list[str]) -> int:
     parser = _parser("evaluate", evaluate)
     parser.add_argument("run", help="run directory of `mbrl-hdp train`")
     parser.add_argument("--episodes", type=int, default=50, help="number of episodes (default 50)")
+    parser.add_argument("--trust", action="store_true", help="let the run import the modules that its settings name")
     options = parser.parse_args(words)
     if options.episodes < 1:
         raise MbrlHdpError(f"--episodes must be at least 1, got {options.episodes}")
     from mbrl_hdp.experiments.runs import evaluate_run
 
-    result = evaluate_run(Path(options.run), options.episodes)
+    result = evaluate_run(Path(options.run), options.episodes, options.trust)
     low, high = result.return_ci
     spread = f"{result.return_mean:.2f} +- {result.return_std:.2f}"
     print(f"return {spread}, 95 % interval of the mean {low:.2f} to {high:.2f}")

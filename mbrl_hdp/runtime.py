@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from mbrl_hdp.settings import setting
 
+MAX_THREADS = 256
+"""More than this is a slip; far more ends the interpreter when its libraries start them."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 
@@ -22,7 +24,7 @@ _KEEP_BYTES = 1 << 30
 class RuntimeConfig:
     """How much of the machine a process takes."""
 
-    threads: int = setting(1, "threads of torch, BLAS and OpenMP in this process", at_least=1)
+    threads: int = setting(1, "threads of torch, BLAS and OpenMP in this process", at_least=1, at_most=MAX_THREADS)
     tune_malloc: bool = setting(True, "let the C library keep freed buffers (glibc only); speeds up small networks")
 
 

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "mbrl_hdp"
 ORDER = [
     *("errors", "types", "settings", "seeding", "runtime", "compiling", "hooks"),
     *("probability", "envs", "data", "distil", "belief", "inference", "control", "experiments", "report"),
-    *("testing", "doctor", "cli", "__main__"),
+    *("testing", "doctor", "endings", "cli", "__main__"),
 ]
 # `doctor` is asked by the command line only; rooms may print tables through report, never the other way round.
 DOORS = {

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from hydra.errors import InstantiationException
 from jaxtyping import Float
-from mbrl.planning import TrajectoryOptimizerAgent
+from mbrl.planning import TrajectoryOptimizer, TrajectoryOptimizerAgent
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -178,9 +178,7 @@ def make_planner(
     Raises:
         ConfigError: on settings out of range, unbounded actions or an optimiser that cannot be imported or built.
     """
-    config.check()
-    if not (np.isfinite(act_low).all() and np.isfinite(act_high).all()):
-        raise ConfigError(f"planners need bounded actions, got [{act_low}, {act_high}]; rescale the action space")
+    check_planner(config, act_low, act_high)
     model_env = BeliefModelEnv(
         BeliefModel(model),
         reward_fn,
@@ -191,13 +189,32 @@ def make_planner(
         config.context_mode,
         config.has_noise,
     )
+    return Planner(config, model_env, torch_generator(seed, "planner", "optimizer"))
+
+
+def check_planner(
+    config: PlannerConfig,
+    act_low: Sequence[float] | Float[np.ndarray, " A"],
+    act_high: Sequence[float] | Float[np.ndarray, " A"],
+) -> None:
+    """Build the optimiser and throw it away: what is wrong with its settings is found before there is a model.
+
+    Raises:
+        ConfigError: on settings out of range, unbounded actions or an optimiser that cannot be imported or built.
+    """
+    config.check()
+    if not (np.isfinite(act_low).all() and np.isfinite(act_high).all()):
+        raise ConfigError(f"planners need bounded actions, got [{act_low}, {act_high}]; rescale the action space")
+    settings = config.optimizer_settings()
+    low, high = (np.asarray(bound, dtype=np.float64).tolist() for bound in (act_low, act_high))
     try:
-        return Planner(config, model_env, torch_generator(seed, "planner", "optimizer"))
+        optimizer = TrajectoryOptimizer(OmegaConf.create(settings), np.array(low), np.array(high), config.horizon)
     except InstantiationException as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from error
         raise ConfigError(
-            f"the optimiser {config.optimizer_settings()['_target_']} cannot be built: {error.__cause__ or error}; its "
-            "constructor gets the planner's own settings (planner.kwargs of planner=custom), lower_bound, upper_bound "
-            "and device"
+            f"planner.optimizer: {settings['_target_']} cannot be built: {error.__cause__ or error}; its constructor "
+            "gets the planner's own settings (planner.kwargs of planner=custom), lower_bound, upper_bound and device"
         ) from error
+    if not callable(getattr(optimizer.optimizer, "optimize", None)):
+        raise ConfigError(f"planner.optimizer: {settings['_target_']} has no method optimize; see mbrl-lib's Optimizer")

@@ -12,7 +12,9 @@ from mbrl_hdp.settings import setting
 class SacConfig:
     """Soft actor-critic, with the settings of the paper's table."""
 
-    hidden_sizes: list[int] = setting([256], "widths of the hidden layers of policy and critics", at_least=1)
+    hidden_sizes: list[int] = setting(
+        [256], "widths of the hidden layers of policy and critics", at_least=1, at_most=16_384
+    )
     target_entropy: float | None = setting(-0.05, "entropy that the temperature steers to; null for minus act_dim")
     initial_temperature: float = setting(0.8, "temperature at the start", above=0.0)
     adapt_temperature: bool = setting(True, "steer the temperature to the target entropy; false keeps it")

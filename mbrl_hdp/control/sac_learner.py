@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mbrl_hdp.control.networks import FlatAdam, LastUpdate, SquashedDraw, StackedMlp, squashed_draw, squashed_grad
 from mbrl_hdp.control.sac_config import SacConfig
-from mbrl_hdp.errors import CheckpointError, FitError
+from mbrl_hdp.errors import CheckpointError, DivergenceError
 from mbrl_hdp.seeding import torch_generator
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
@@ -207,7 +207,7 @@ class SacLearner:
             "value": float(last.values.mean()),
         }
         if not all(math.isfinite(value) for value in metrics.values()):
-            raise FitError(
+            raise DivergenceError(
                 f"SAC diverged after {self.num_updates} updates (value loss {metrics['value_loss_1']}): "
                 "lower value_lr and policy_lr, or raise weight_decay"
             )

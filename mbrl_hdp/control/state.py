@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError
 
 FILE_NAME = "agent.safetensors"
@@ -76,8 +74,7 @@ def save_state(state: Mapping[str, Any], folder: str | Path) -> None:
     Raises:
         CheckpointError: naming the entry that cannot be saved.
     """
-    with atomic_path(Path(folder) / FILE_NAME) as path:
-        save_file(pack_state(state), path)
+    write_tensors(Path(folder) / FILE_NAME, pack_state(state), {})
 
 
 def load_state(folder: str | Path) -> dict[str, Any]:
@@ -90,17 +87,5 @@ def load_state(folder: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: if the file is missing or damaged.
     """
-    return unpack_state(read_tensors(Path(folder) / FILE_NAME))
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Raises:
-        CheckpointError: if it is missing or damaged.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
+    tensors, _ = read_tensors(Path(folder) / FILE_NAME)
+    return unpack_state(tensors)

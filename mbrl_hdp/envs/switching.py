@@ -217,9 +217,11 @@ def contexts_from_config(
     if contexts is None:
         factors = [1.0, -1.0] if actuation is None else actuation
         listed = [factors] if np.ndim(factors) == 0 else list(factors)  # type: ignore[arg-type]
+        if not all(np.isfinite(np.asarray(factor, float)).all() for factor in listed):
+            raise ConfigError(f"actuation must be finite numbers, got {listed}")
         contexts = [{"name": f"actuation {factor}", "actuation": factor} for factor in listed]
     if not contexts:
-        raise ConfigError("a task needs at least one context, got an empty list")
+        raise ConfigError("a task needs at least one context: actuation or contexts is an empty list")
     return [_context_from_config(index, item, parameters) for index, item in enumerate(contexts)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from mbrl_hdp.control.agent import Agent, AgentTask, Epoch
 from mbrl_hdp.control.baseline import Baseline, BaselineAgent
 from mbrl_hdp.control.planner_config import PlannerConfig
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.errors import ConfigError, PluginError
+from mbrl_hdp.errors import ConfigError, DivergenceError, PluginError, StepError
 from mbrl_hdp.experiments.budget import Budget
 from mbrl_hdp.experiments.config import MainConfig
 from mbrl_hdp.experiments.tasks import Task
@@ -102,7 +103,7 @@ class GuardedAgent(Agent):
         with self._plugin.reporting("failed in act()"):
             act = np.asarray(self.agent.act(packed, explore))
         if act.shape != self._act_shape or not np.isfinite(act).all():
-            raise PluginError(f"{self._plugin}: act() must return {self._act_shape[0]} finite numbers, got {act}")
+            raise StepError(f"{self._plugin}: act() must return {self._act_shape[0]} finite numbers, got {act}")
         return act
 
     def observe(self, packed: Vector, act: Vector, reward: float, next_packed: Vector, terminated: bool) -> None:
@@ -127,7 +128,11 @@ class GuardedAgent(Agent):
     def learn(self, epoch: Epoch) -> Mapping[str, float]:
         """Learn from an epoch."""
         with self._plugin.reporting("failed in learn()"):
-            return _metrics(self.agent.learn(epoch))
+            metrics = _metrics(self.agent.learn(epoch))
+        for name, value in metrics.items():
+            if "loss" in name and not math.isfinite(value):
+                raise DivergenceError(f"{self._plugin}: {name} is {value} after learn(); lower its learning rate")
+        return metrics
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +16,10 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import ConfigError, did_you_mean
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
 from mbrl_hdp.experiments.fit_settings import TrainFitConfig, check_fit
@@ -31,6 +31,8 @@ from mbrl_hdp.settings import check_settings, setting
 
 CONFIG_NAME = "main"
 FIT_CONFIG_NAME = "fit"
+MAX_CONTEXTS = 1000
+MAX_SEED = 2**32 - 1
 _MAX_CHECKED_JOBS = 1000
 
 
@@ -55,8 +57,8 @@ class EnvConfig:
 class MainConfig:
     """All settings of `mbrl-hdp train`."""
 
-    seed: int = setting(0, "seed of the whole run", at_least=0)
-    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
+    seed: int = setting(0, "seed of the whole run", at_least=0, at_most=MAX_SEED)
+    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1, at_most=MAX_CONTEXTS)
     profile: str = setting("fast", "budget of the run", choices=PROFILES)
     recipe: str = setting(
         "robust",
@@ -86,8 +88,8 @@ class MainConfig:
 class FitMainConfig:
     """All settings of `mbrl-hdp fit`."""
 
-    seed: int = setting(0, "seed of the whole fit", at_least=0)
-    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
+    seed: int = setting(0, "seed of the whole fit", at_least=0, at_most=MAX_SEED)
+    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1, at_most=MAX_CONTEXTS)
     dt: float | None = setting(None, "seconds per step, for transition models that integrate positions", above=0.0)
     out: str = setting("outputs/fit", "folder of the model and its report; an earlier fit in it is replaced")
     allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
@@ -105,6 +107,7 @@ class FitMainConfig:
     strict_plugins: bool = setting(False, "stop if any plugin has a problem")
 
 
+_GROUPS = {kind.name: kind.group for kind in KINDS}
 _RUN_GROUPS = ("prior", "distillation", "dynamics", "agent", "planner")
 _SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitMainConfig}
 
@@ -124,14 +127,13 @@ def register_configs(registry: Registry) -> None:
     store = ConfigStore.instance()
     for name, schema in _SCHEMAS.items():
         store.store(name=f"{name}_schema", node=schema, provider="mbrl_hdp")
-    groups = {kind.name: kind.group for kind in KINDS}
-    for group in groups.values():
+    for group in _GROUPS.values():
         store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
     if not registry.names("planner"):
         store.store(group="planner", name="none", node={}, provider="mbrl_hdp")  # so that ~planner works
     for plugin in registry.all():
         store.store(
-            group=groups[plugin.kind],
+            group=_GROUPS[plugin.kind],
             name=plugin.spec.name,
             node=_named(plugin.spec.name, plugin.spec.config),
             provider=plugin.source.package,
@@ -185,16 +187,38 @@ def load_config_file(words: Any, registry: Registry) -> MainConfig:
     if "budgets" not in words["env"]:
         raise ConfigError("config.yaml has no env.budgets: an earlier version wrote it; start the run again")
     groups = {group: words[group] for group in _RUN_GROUPS if group in words}
+    _check_options(groups, registry)
     chosen = [f"{group}={found['name']}" if found else f"~{group}" for group, found in groups.items()]
     config = load_config(chosen, registry)
     OmegaConf.set_struct(config, True)
-    config.env.kwargs = words["env"]["kwargs"]
     try:
+        _take_free_keys(config, words)
         merged = OmegaConf.merge(config, words)
-    except OmegaConfBaseException as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+    except (OmegaConfBaseException, ValueError, AssertionError) as error:
+        raise ConfigError(f"config.yaml: {' '.join(str(error).split())}") from error
     assert isinstance(merged, DictConfig)
     return check_config(merged)
+
+
+def _check_options(groups: Mapping[str, Any], registry: Registry) -> None:
+    """Raise if a run names an option that no installed plugin registers: a name is never a path."""
+    for kind in KINDS:
+        found = groups.get(kind.group)
+        known = [plugin.spec.name for plugin in registry.all() if _GROUPS[plugin.kind] == kind.group]
+        if found is not None and found.get("name") not in known:
+            name = str(found.get("name"))
+            raise ConfigError(f"config.yaml: {kind.group}.name={name!r} is unknown; {did_you_mean(name, known)}")
+
+
+def _take_free_keys(config: DictConfig, words: Mapping[str, Any]) -> None:
+    """Take over whole dictionaries whose keys no schema knows (keyword arguments), which a merge would refuse."""
+    for key in list(config):
+        node, value = config._get_node(key), words.get(str(key))
+        if isinstance(node, DictConfig) and isinstance(value, Mapping):
+            if OmegaConf.get_type(node) is not dict:
+                _take_free_keys(node, value)
+            elif node._metadata.element_type is Any:
+                config[key] = dict(value)
 
 
 def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()) -> int:
@@ -215,6 +239,24 @@ def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequen
             if count >= _MAX_CHECKED_JOBS:
                 break
     return count
+
+
+def load_run_config(
+    overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()
+) -> tuple[DictConfig, Path]:
+    """Compose the configuration of a single run and the folder that Hydra will make for it."""
+    register_configs(registry)
+    with _composer(_search_path(parse_overrides(overrides), config_dirs)):
+        try:
+            config = compose(config_name=CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
+            folder = config.hydra.run.dir
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(" ".join(str(error).split())) from error
+    if not folder:
+        raise ConfigError("hydra.run.dir= names no folder; leave it out, or name one")
+    with open_dict(config):
+        del config["hydra"]
+    return config, Path(folder)
 
 
 def _search_path(overrides: list[Override], config_dirs: Sequence[Path]) -> list[str]:
@@ -296,9 +338,9 @@ def check_fit_config(config: DictConfig) -> FitMainConfig:
 
 
 def _typed(config: DictConfig, name: str) -> Any:
-    for key in sorted(OmegaConf.missing_keys(config)):
-        raise ConfigError(f"{key} has no value; set it on the command line, as in {key}=...")
     try:
+        for key in sorted(OmegaConf.missing_keys(config)):
+            raise ConfigError(f"{key} has no value; set it on the command line, as in {key}=...")
         typed = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(str(error).split())) from error
@@ -325,6 +367,7 @@ __all__ = [
     "config_dir",
     "load_config",
     "load_config_file",
+    "load_run_config",
     "register_configs",
     "registry_for",
 ]

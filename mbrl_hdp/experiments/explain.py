@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mbrl_hdp.errors import ConfigError, did_you_mean
+from mbrl_hdp.errors import ConfigError, did_you_mean, short
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -29,8 +29,11 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     for line in overrides:
         try:
             parsed.append(parser.parse_override(line))
-        except HydraException as error:
-            raise ConfigError(f"{line!r} is not an override; write key=value, as in seed=3 or prior=hdp") from error
+            if not parsed[-1].key_or_group:
+                raise HydraException("no key")
+        except (HydraException, RecursionError) as error:
+            words = f"{short(line)!r} is not an override; write key=value, as in seed=3 or prior=hdp"
+            raise ConfigError(words) from error
     return parsed
 
 

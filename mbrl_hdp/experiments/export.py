@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mbrl_hdp.control.saving import save_reward
+from mbrl_hdp.data.manifest import MANIFEST, write_manifest
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.slim import without_spurious
@@ -24,6 +25,7 @@ def export(folder: Path, run: Run) -> None:
     this copy cannot learn new contexts.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     model, reward, kept = run.model, run.learned_reward, None
     if model is not None:
         small = reduced(model, run)
@@ -33,6 +35,7 @@ def export(folder: Path, run: Run) -> None:
         if reward is not None:
             save_reward(reward if kept is None else reward.narrowed(model.slots), folder)
     run.agent.export(folder, kept)
+    write_manifest(folder)
 
 
 def reduced(model: ContextModel, run: Run) -> ContextModel:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.files import load_trajectories
+from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.columns import ColumnNames
@@ -79,6 +80,8 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
             "which data? name a .npz or .csv file or minari:ID, as in `mbrl-hdp fit logs.csv max_contexts=10 out=DIR`"
         )
     typed = check_fit_config(config)
+    if not typed.out:
+        raise ConfigError("out= names no folder; leave it out, or name one, as in out=DIR")
     _check_out(Path(typed.out))
     return FitJob(sources[0] if sources else "", config, typed, registry)
 
@@ -133,6 +136,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     save_labels(found, job.out / "labels.csv")
     with atomic_path(job.out / "config.yaml") as path:
         path.write_text(job.yaml())
+    write_manifest(job.out, names=("model.safetensors", "model.json", "columns.json", "config.yaml"))
     return FitOutcome(job, data, columns, model, found)
 
 

@@ -43,8 +43,7 @@ def label_file(folder: str, source: str, out: str, allow_missing: bool = False) 
         CheckpointError: if there is no model in the folder.
         DataError: if the data is not what the model was learned on, or `out` cannot be written.
     """
-    if Path(out).is_dir():
-        raise DataError(f"cannot write {out}: it is a folder; give the name of a CSV file")
+    _check_out(Path(out), source)
     model = load(folder)
     data = load_trajectories(source, allow_missing)
     known = ColumnNames.load(Path(folder))
@@ -53,6 +52,20 @@ def label_file(folder: str, source: str, out: str, allow_missing: bool = False) 
     found = model.analyse(data)
     save_labels(found, Path(out))
     return describe(model, found, out)
+
+
+def _check_out(out: Path, source: str) -> None:
+    """Raise, before any work, if the labels would go nowhere or in place of a model or the data."""
+    if not out.name:
+        raise DataError("-o names no file; write -o labels.csv")
+    if out.is_dir():
+        raise DataError(f"cannot write {out}: it is a folder; name a CSV file")
+    if not out.absolute().parent.is_dir():
+        raise DataError(f"cannot write {out}: there is no folder {out.parent}")
+    if out.suffix.lower() != ".csv":
+        raise DataError(f"-o {out}: labels are a table; name a file that ends in .csv")
+    if out.exists() and Path(source).exists() and out.samefile(source):
+        raise DataError(f"-o {out} would overwrite the data; name another file")
 
 
 def describe(model: ContextModel, found: Analysis, out: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from mbrl_hdp.control.agent import Epoch
 from mbrl_hdp.control.rewards import LearnedReward
 from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker, NothingTracker, TruthTracker
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.errors import StepError
 from mbrl_hdp.experiments.agent_setup import GuardedAgent, make_agent
 from mbrl_hdp.experiments.budget import Budget, budget_for
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
@@ -23,6 +25,7 @@ from mbrl_hdp.experiments.episodes import Record, Vector, run_episode
 from mbrl_hdp.experiments.export import export
 from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.metrics import RunLog, SilentLog
+from mbrl_hdp.experiments.run_lock import run_lock
 from mbrl_hdp.experiments.summary import Evaluation, evaluation_of, write_summary
 from mbrl_hdp.experiments.tasks import Task, make_task
 from mbrl_hdp.hooks import Registry
@@ -88,7 +91,8 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
         The last evaluation.
     """
     run = start_run(config, registry)
-    with RunLog(folder, run.budget.num_epochs, progress) as log:
+    folder.mkdir(parents=True, exist_ok=True)
+    with run_lock(folder), RunLog(folder, run.budget.num_epochs, progress) as log:
         first = _resume(run, log, latest_snapshot(folder))
         for epoch in range(first, run.budget.num_epochs):
             seed_everything(sub_seed(config.seed, "epoch", epoch))  # so that a resumed run is the same run
@@ -136,7 +140,8 @@ def collect_episodes(run: Run, epoch: int, log: RunLog | SilentLog) -> tuple[lis
     for number in range(count):
         log.says(f"epoch {epoch}: episode {number + 1}/{count}")
         seed = sub_seed(run.config.seed, "train", run.num_episodes)
-        record = _play(run, seed, explore=True) if is_ready else _play_at_random(run, seed)
+        with _named(f"training episode {run.num_episodes}"):
+            record = _play(run, seed, explore=True) if is_ready else _play_at_random(run, seed)
         records.append(record)
         ends.append(run.agent.end_episode() if is_ready else {})
         run.registry.episode_ended(_episode_summary(run, record, phase))
@@ -145,6 +150,15 @@ def collect_episodes(run: Run, epoch: int, log: RunLog | SilentLog) -> tuple[lis
     new = Trajectories.from_episodes([record.episode for record in records])
     run.data = new if run.data is None else Trajectories.concatenate([run.data, new])
     return records, {name: float(np.mean([end[name] for end in ends if name in end])) for name in _names(ends)}
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Name the episode in which a step failed."""
+    try:
+        yield
+    except StepError as error:
+        raise StepError(f"{name}, {error}") from error
 
 
 def _names(rows: list[Mapping[str, float]]) -> list[str]:
@@ -253,7 +267,8 @@ def play_evaluation(
     for number in range(num_episodes):
         log.says(f"{name}: evaluating {number + 1}/{num_episodes}")
         seed = sub_seed(run.config.seed, "evaluate", number)
-        record = _play(run, seed, False, tracker) if run.agent.is_ready else _play_at_random(run, seed)
+        with _named(f"evaluation episode {number}"):
+            record = _play(run, seed, False, tracker) if run.agent.is_ready else _play_at_random(run, seed)
         records.append(record)
         run.registry.episode_ended(_episode_summary(run, record, "evaluate"))
     return records

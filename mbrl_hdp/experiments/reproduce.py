@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import ConfigError, MbrlHdpError, did_you_mean
+from mbrl_hdp.experiments.config import MAX_SEED
 from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.experiments.studies.records import append_record, changes, read_records, records_path, state_counts
 from mbrl_hdp.experiments.studies.study import (
@@ -67,7 +68,11 @@ def reproduce(name: str, options: ReproduceOptions) -> list[Path]:
     """Run the cells of a study (or of `all`) that are not up to date and write its pages; return their paths."""
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    if any(not 0 <= seed <= MAX_SEED for seed in options.seeds or ()):
+        raise ConfigError(f"--seeds takes numbers from 0 to {MAX_SEED}, got {list(options.seeds or ())}")
     studies = _studies(name)
+    if any(place.exists() and not place.is_dir() for place in (options.folder, *options.folder.parents)):
+        raise ConfigError(f"--out {options.out}: there is a file of that name; choose a folder")
     options.folder.mkdir(parents=True, exist_ok=True)
     return [_reproduce(study, options) for study in studies]
 

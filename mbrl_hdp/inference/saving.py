@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.manifest import MANIFEST
+from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, did_you_mean
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
@@ -30,7 +30,7 @@ _KINDS = ("prior", "dynamics", "distillation")
 def save_model(model: ContextModel, folder: Path) -> None:
     """Write a model to a folder, which is made if it is not there; an interrupted write leaves the old files whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    (folder / MANIFEST).unlink(missing_ok=True)  # it would belong to the model that is replaced
     words = {
         "schema_version": SCHEMA_VERSION,
         "task": dataclasses.asdict(model.task),
@@ -40,8 +40,7 @@ def save_model(model: ContextModel, folder: Path) -> None:
         },
         "report": dataclasses.asdict(model.report),
     }
-    with atomic_path(folder / _NUMBERS) as path:
-        save_file(tensors, path, metadata={"words": json.dumps(words)})
+    write_tensors(folder / _NUMBERS, model.state_dict(), words)
     with atomic_path(folder / _WORDS) as path:
         path.write_text(json.dumps(words, indent=2))
 
@@ -102,13 +101,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             f"no model in {path.parent}: there is no {path.name}; give the folder that `mbrl-hdp fit ... out=DIR` or "
             "model.save(DIR) wrote"
         )
-    try:
-        with safe_open(path, framework="pt") as file:
-            words = json.loads((file.metadata() or {}).get("words", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}; save the model again") from error
-    version = words.get("schema_version") if isinstance(words, dict) else None
+    tensors, words = read_tensors(path)
+    version = words.get("schema_version")
     if version != SCHEMA_VERSION:
         raise CheckpointError(
             f"{path} has schema_version {version!r}, this program reads {SCHEMA_VERSION}: "

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
+from mbrl_hdp.errors import DivergenceError
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import Elbo, ElboScale, EpisodeBatch, elbo, expected_log_likelihood, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
@@ -89,6 +90,9 @@ class Trainer:
             from_scratch: start the chain where the recipe does, the heads together where the schedule says so; False
                 goes on from where prior and heads are.
             held_out: other episodes for early stopping to look at; the bound on the run's own by default.
+
+        Raises:
+            DivergenceError: in the step in which the loss or a gradient is not finite.
         """
         if from_scratch and self.recipe.has_sticky_start and isinstance(self.prior, StartablePrior):
             self.prior.start_from(self.start_chain, self.config.start_strength)
@@ -96,7 +100,10 @@ class Trainer:
         num_pooled = math.floor(self.schedule.pool_until * self.num_steps) if from_scratch else 0
         num_steps, is_over = 0, False
         while num_steps < self.num_steps and not is_over:
-            loss = self._pool_step() if num_steps < num_pooled else self._step(num_steps / self.num_steps)
+            try:
+                loss = self._pool_step() if num_steps < num_pooled else self._step(num_steps / self.num_steps)
+            except DivergenceError as error:
+                raise DivergenceError(f"{error} in gradient step {num_steps} of run {self.schedule.name!r}") from error
             if num_steps == num_pooled - 1:
                 self._part()
             if report:
@@ -169,11 +176,19 @@ class Trainer:
         return float(loss.detach())
 
     def _descend(self, loss: Float[Tensor, ""]) -> None:
+        """Take one step.
+
+        Raises:
+            DivergenceError: if the loss or a gradient is not finite; nothing is changed then.
+        """
+        if not bool(loss.isfinite()):
+            raise DivergenceError(f"the model's loss is {float(loss.detach())}")
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_value_(
-            [p for group in self.optimiser.param_groups for p in group["params"]], self.config.clip
-        )
+        parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
+        if not all(bool(p.grad.isfinite().all()) for p in parameters if p.grad is not None):
+            raise DivergenceError("a gradient of the model is not finite")
+        torch.nn.utils.clip_grad_value_(parameters, self.config.clip)
         self.optimiser.step()
 
     def _pool_step(self) -> float:

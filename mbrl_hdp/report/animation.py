@@ -84,13 +84,16 @@ def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> Con
     return ContextTimeline(truth, belief, None if likely is None else number[likely], size)
 
 
-def animate_run(folder: str | Path, path: str | Path | None = None, episode: int = 0) -> tuple[Path, Record]:
+def animate_run(
+    folder: str | Path, path: str | Path | None = None, episode: int = 0, is_trusted: bool = False
+) -> tuple[Path, Record]:
     """Run an evaluation episode from a run's last checkpoint and write it as a GIF.
 
     Args:
         folder: run directory of `mbrl-hdp train`.
         path: file to write; `rollout.gif` in the run directory by default.
         episode: which of the run's evaluation episodes.
+        is_trusted: let the run import the modules that its settings name.
 
     Returns:
         The file and the episode that it shows.
@@ -101,7 +104,7 @@ def animate_run(folder: str | Path, path: str | Path | None = None, episode: int
     Example:
         >>> animate_run("outputs/cartpole_hard/c_cem/2022-01-01_00-00-00_seed0", "rollout.gif")
     """
-    run = load_run(Path(folder))
+    run = load_run(Path(folder), is_trusted)
     record, pictures = _play(run, episode)
     strips = strips_of(record, None if run.model is None or record.labels is None else run.model.slots.numpy())
     names = _context_names(run.task.env)

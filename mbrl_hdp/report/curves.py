@@ -171,7 +171,7 @@ def learning_curve(run_folders: Sequence[str | Path], true_contexts: int | None 
     _draw_warm_start(top, runs)
     _enlarge(top, agents, colours)
     top.set(ylabel="return of an episode", xlim=(0, None))
-    top.set_title(f"Learning curve{f' on {runs[0].env}' if runs[0].env else ''}", loc="left")
+    top.set_title(f"Learning curve{f' on {runs[0].env}' if runs[0].env else ''}", loc="left", parse_math=False)
     figure.legend(*top.get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False, fontsize=9)
     if has_contexts:
         _draw_contexts(axes[1, 0], agents, colours, true_contexts)

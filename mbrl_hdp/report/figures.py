@@ -157,6 +157,7 @@ def _draw_observations(ax: Any, obs: Float[np.ndarray, "T S"], names: Sequence[s
     lines = []
     for column in range(min(obs.shape[1], _MAX_COLUMNS)):
         name = names[column] if column < len(names) else f"obs_{column}"
+        name = name.replace("$", r"\$")  # two of them would be a formula to matplotlib
         style = ("-", "--", ":", "-.")[column % 4]
         lines += ax.plot(scaled[:, column], style, color=str(0.6 * column / _MAX_COLUMNS), linewidth=0.9, label=name)
     ax.set_ylabel("observations\n(scaled)")

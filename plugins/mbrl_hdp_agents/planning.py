@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from mbrl_hdp.control.agent import Act, Agent, AgentTask, Epoch, Packed
-from mbrl_hdp.control.planner import Planner, make_planner
+from mbrl_hdp.control.planner import Planner, check_planner, make_planner
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.model import ContextModel
@@ -24,6 +24,7 @@ class PlanningAgent(Agent):
         if task.planner is None:
             raise ConfigError("this agent plans: choose a planner, as in planner=cem")
         self.task, self.config = task, task.planner
+        check_planner(task.planner, task.action_space.low, task.action_space.high)
         self._planner: Planner | None = None
 
     @property

@@ -39,7 +39,9 @@ _NOISE_SPREAD = 0.3
 class HeadsConfig:
     """Settings that every structure with networks has."""
 
-    hidden_sizes: list[int] = setting([128], "units of the hidden ReLU layers of every context's network", at_least=1)
+    hidden_sizes: list[int] = setting(
+        [128], "units of the hidden ReLU layers of every context's network", at_least=1, at_most=16_384
+    )
     weight_std: float = setting(0.1, "standard deviation of the Gaussian prior on weights and biases", above=0.0)
     init_std: float = setting(0.1, "standard deviation of the starting weights and biases", above=0.0)
     std_floor: float = setting(

@@ -20,7 +20,9 @@ _COLUMNS = 6
 class VehicleConfig(HeadsConfig):
     """Settings of `vehicle`."""
 
-    hidden_sizes: list[int] = setting([64], "units of the hidden ReLU layers of every context's network", at_least=1)
+    hidden_sizes: list[int] = setting(
+        [64], "units of the hidden ReLU layers of every context's network", at_least=1, at_most=16_384
+    )
     dt: float | None = setting(None, "seconds per step; null takes the task's", above=0.0)
     density: str = setting(
         "ego",

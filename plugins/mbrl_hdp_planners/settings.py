@@ -105,6 +105,8 @@ class CustomConfig(PlannerConfig):
         Raises:
             ConfigError: if it cannot be imported or is no optimiser.
         """
+        if "." not in self.optimizer:
+            raise ConfigError(f"planner.optimizer={self.optimizer!r} is no import path; write package.module.Class")
         super().check()
         module_name, _, name = self.optimizer.rpartition(".")
         where = f"planner.optimizer={self.optimizer!r}"

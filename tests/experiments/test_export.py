@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 import mbrl_hdp
 from mbrl_hdp.control.saving import load_policy, load_reward
 from mbrl_hdp.control.tracker import BeliefTracker
+from mbrl_hdp.data.tensor_files import write_tensors
 from mbrl_hdp.errors import CheckpointError
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.episodes import run_episode
@@ -90,9 +91,11 @@ def test_files_that_cannot_be_read_are_named(tmp_path, load, name):
     with pytest.raises(CheckpointError, match=f"cannot read the {name}"):
         load(tmp_path)
     save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(CheckpointError, match="no checksum"):
+        load(tmp_path)
+    write_tensors(tmp_path / f"{name}.safetensors", {"x": torch.zeros(1)}, {"schema_version": 1})
     with pytest.raises(CheckpointError, match="another version"):
         load(tmp_path)
-    words = json.dumps({"schema_version": 1, "obs_dim": 2})
-    save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors", metadata={"words": words})
+    write_tensors(tmp_path / f"{name}.safetensors", {"x": torch.zeros(1)}, {"schema_version": 2, "obs_dim": 2})
     with pytest.raises(CheckpointError, match=f"the {name} in .* cannot be built"):
         load(tmp_path)

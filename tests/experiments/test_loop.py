@@ -184,7 +184,7 @@ class TestCommands:
         from mbrl_hdp.cli import main
 
         assert main(["train", f"resume={tmp_path / 'nowhere'}"]) == 2
-        assert "config.yaml" in capsys.readouterr().err
+        assert "no run directory" in capsys.readouterr().err
         assert main(["train", f"resume={tmp_path}", "seed=3"]) == 2
         assert "stands alone" in capsys.readouterr().err
         assert main(["evaluate", str(tmp_path)]) == 2
