@@ -22,48 +22,39 @@ class BatchPhysics(Protocol):
     @property
     def obs_dim(self) -> int:
         """Width S of an observation."""
-        ...
 
     @property
     def act_dim(self) -> int:
         """Width A of an action."""
-        ...
 
     @property
     def act_low(self) -> FloatArray:
         """Lower action bounds, `A`."""
-        ...
 
     @property
     def act_high(self) -> FloatArray:
         """Upper action bounds, `A`."""
-        ...
 
     @property
     def dt(self) -> float:
         """Seconds per control step."""
-        ...
 
     @property
     def horizon(self) -> int:
         """Steps per episode; episodes are truncated there and never terminate."""
-        ...
 
     @property
     def defaults(self) -> Mapping[str, float | Sequence[float]]:
         """Every parameter that a context may set, with its value where no context does (a number, or A of them)."""
-        ...
 
     def start(self, num: int, rng: np.random.Generator) -> Any:
         """Draw `num` start states (any pytree of arrays whose first axis is `num`).
 
         With `num=1` the draws equal those of the gymnasium environment reset with the generator's seed.
         """
-        ...
 
     def observe(self, state: Any) -> FloatArray:
         """Return the observations `B S`, raw units, angles unwrapped."""
-        ...
 
     def step(self, state: Any, act: FloatArray, params: Mapping[str, FloatArray]) -> Any:
         """Return the states after one control step, without changing `state`.
@@ -73,11 +64,9 @@ class BatchPhysics(Protocol):
             act: actions `B A`, already inside the bounds.
             params: parameters that the acting contexts set, `B` (or `B A`); the rest have their defaults.
         """
-        ...
 
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:
         """Return the rewards `B` of the states that the actions led to."""
-        ...
 
 
 @runtime_checkable
@@ -86,7 +75,6 @@ class ReportsInfo(Protocol):
 
     def info(self, state: Any) -> dict[str, NDArray[Any]]:
         """Return arrays whose first axis is the batch."""
-        ...
 
 
 class BatchSwitchingEnv:
