@@ -30,14 +30,16 @@ from types import FrameType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("mbrl_hdp", "plugins", "tests")
+PRODUCT = ("mbrl_hdp", "plugins")
+CONFTESTS = tuple(sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/**/conftest.py")))
 BUDGET = 40.0  # seconds of tests for one mutant
+_NOT_COPIED = (".*", "__pycache__", "outputs", "multirun", "build", "demo", "runs", "dist", "*.jsonl")
 _SETTINGS = {"OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
 
 
 @dataclass
 class Survey:
-    """What the tests cost and call: `seconds` by test, `callers` by function `path::qualified.name`."""
+    """What tests cost and call: `seconds` by test, `callers` by function `path::qualified.name`."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     callers: dict[str, list[str]] = field(default_factory=dict)
@@ -102,12 +104,12 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         """Record what the fixtures of a file call."""
-        yield from self._record(self._prepared.setdefault(item.nodeid.split("::")[0], set()))
+        return (yield from self._record(self._prepared.setdefault(item.nodeid.split("::")[0], set())))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         """Record what a test calls."""
-        yield from self._record(self._by_test.setdefault(item.nodeid, set()))
+        return (yield from self._record(self._by_test.setdefault(item.nodeid, set())))
 
     def _record(self, into: set[str]) -> Iterator[None]:
         self._called = into
@@ -142,52 +144,52 @@ class Workshop:
     """A copy of the repository that tests and mutants run in.
 
     Args:
-        folder: where the copy, the cache of compiled code and the survey live; they are used again as long as no file
-            of the packages and tests changed.
+        folder: where the copy, the cache of compiled code and the surveys live. Surveys are used again as long as the
+            packages and the test file are the same.
         tests: files and folders of tests.
     """
 
     def __init__(self, folder: Path, tests: tuple[str, ...]) -> None:
-        self.copy, self.cache, self.surveyed = folder / "copy", folder / "numba", folder / "survey.json"
-        self.tests = tests
+        self.copy, self.cache, self.surveys = folder / "copy", folder / "numba", folder / "surveys"
         self.num_runs = 0
-        fingerprint = _fingerprint(tests)
-        mark = folder / "fingerprint"
-        if not mark.exists() or mark.read_text() != fingerprint:
+        mark, product = folder / "product", _fingerprint(PRODUCT)
+        if not mark.exists() or mark.read_text() != product:
             shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.copy, ignore_errors=True)
-        ignored = (
-            ".*", "__pycache__", "outputs", "multirun", "build", "demo", "runs", "dist", "*.jsonl",
-        )  # fmt: skip
-        shutil.copytree(ROOT, self.copy, ignore=shutil.ignore_patterns(*ignored))
+        shutil.copytree(ROOT, self.copy, ignore=shutil.ignore_patterns(*_NOT_COPIED))
         self.cache.mkdir(exist_ok=True)
-        mark.write_text(fingerprint)
+        self.surveys.mkdir(exist_ok=True)
+        mark.write_text(product)
         os.environ.update(_SETTINGS)
         os.environ["PYTHONPATH"] = os.pathsep.join((str(self.copy), str(self.copy / "plugins")))
-        self.survey = self._survey()
+        self._load_libraries(tests)
+        self.survey = Survey()
+        for file in _test_files(tests):
+            self._add_survey(file)
 
-    def _survey(self) -> Survey:
-        if not self.surveyed.exists():
-            print("running the tests once without a mutant (several minutes) ...", flush=True)
-            self._load_libraries()
-            result = self._fork(self._record, self.cache, 7200.0)
+    def _add_survey(self, file: str) -> None:
+        place = self.surveys / f"{Path(file).stem}-{_fingerprint((file, *CONFTESTS))}.json"
+        if not place.exists():
+            print(f"running {file} without a mutant ...", flush=True)
+            result = self._fork(lambda: self._record(file, place), self.cache, 3600.0)
             if result.status != "survived":
-                raise SystemExit(f"the tests fail without any mutant; mend them first:\n{result.log[-3000:]}")
-        else:
-            self._load_libraries()
-        return Survey(**json.loads(self.surveyed.read_text()))
+                raise SystemExit(f"{file} fails without any mutant; mend it first:\n{result.log[-3000:]}")
+        found = Survey(**json.loads(place.read_text()))
+        self.survey.seconds |= found.seconds
+        for function, tests in found.callers.items():
+            self.survey.callers.setdefault(function, []).extend(tests)
 
-    def _record(self) -> int:
+    def _record(self, file: str, place: Path) -> int:
         recorder = Recorder(self.copy)
-        code = pytest.main(["-x", "-q", *self.tests], plugins=[recorder])
+        code = pytest.main(["-x", "-q", file], plugins=[recorder])
         if code == 0:
-            self.surveyed.write_text(json.dumps(vars(recorder.finish())))
+            place.write_text(json.dumps(vars(recorder.finish())))
         return int(code)
 
-    def _load_libraries(self) -> None:
+    def _load_libraries(self, tests: tuple[str, ...]) -> None:
         """Import what the tests import, except our own packages; a child finds out what that is."""
         listing = self.copy / "libraries.json"
-        result = self._fork(lambda: _list_libraries(list(self.tests), listing), self.cache, 3600.0)
+        result = self._fork(lambda: _list_libraries(list(tests), listing), self.cache, 3600.0)
         if result.status != "survived":
             raise SystemExit(f"the tests cannot be collected; mend them first:\n{result.log[-3000:]}")
         for name in json.loads(listing.read_text()):
@@ -329,7 +331,7 @@ def _around(node: ast.AST, line: int) -> ast.AST | None:
 
 def kernel_files() -> list[str]:
     """Return the files that compile functions."""
-    files = [file for package in PACKAGES[:2] for file in (ROOT / package).rglob("*.py")]
+    files = [file for package in PRODUCT for file in (ROOT / package).rglob("*.py")]
     return [file.relative_to(ROOT).as_posix() for file in files if "import compiled\n" in file.read_text()]
 
 
@@ -356,9 +358,15 @@ def _files_of(module: str) -> list[str]:
     return [name for name in names if (ROOT / name).is_file()]
 
 
-def _fingerprint(tests: tuple[str, ...]) -> str:
-    digest = hashlib.sha256(" ".join(tests).encode())
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
+def _test_files(tests: tuple[str, ...]) -> list[str]:
+    places = [ROOT / place for place in tests]
+    files = [file for place in places for file in ([place] if place.is_file() else sorted(place.glob("test_*.py")))]
+    return [file.relative_to(ROOT).as_posix() for file in files]
+
+
+def _fingerprint(places: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for place in places:
+        for file in [ROOT / place] if place.endswith(".py") else sorted((ROOT / place).rglob("*.py")):
             digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
-    return digest.hexdigest()
+    return digest.hexdigest()[:12]
