@@ -1,8 +1,8 @@
 """Run tests on mutated code quickly: a process that has loaded every other library forks a child for each mutant.
 
-The code under test is a copy of the repository. The tests run once without a mutant: this checks that they pass, fills
-the caches of compiled code, and records what each test costs and which functions it calls. A mutant of a function then
-runs against the tests that call it, quick ones first, up to a budget. All times are seconds of CPU, so that a busy
+The code under test is a copy of the repository. A test file runs once without a mutant: this checks that it passes,
+fills the cache of compiled code, and records what each test costs and which functions it calls. A mutant of a function
+then runs against the tests that call it, quick ones first, up to a budget. All times are seconds of CPU, so that a busy
 machine changes neither the tests chosen nor the limits.
 """
 
@@ -44,24 +44,22 @@ class Survey:
     seconds: dict[str, float] = field(default_factory=dict)
     callers: dict[str, list[str]] = field(default_factory=dict)
 
-    def tests_of(self, function: str, fallback: tuple[str, ...]) -> list[str]:
+    def order(self, function: str) -> list[str]:
         """Return the tests for a mutant of this function, in the order to run them.
 
         Args:
-            function: `path::qualified.name`; a function without callers (compiled, or outside of every function) runs
-                against `fallback`.
-            fallback: beginnings of test names.
+            function: `path::qualified.name`; one without callers (compiled, or outside of every function) runs against
+                all tests.
         """
-        found = set(self.callers.get(function, ())) or {test for test in self.seconds if test.startswith(fallback)}
-        # Tests of one file stay together within a class of cost: they share what its fixtures prepare.
-        ordered = sorted(found, key=lambda test: (_cost_class(self.seconds[test]), test.split("::")[0], test))
+        found = self.callers.get(function) or list(self.seconds)
         spent, chosen = 0.0, []
-        for test in sorted(ordered, key=self.seconds.__getitem__):
+        for test in sorted(found, key=self.seconds.__getitem__):
             spent += self.seconds[test]
             if spent > BUDGET and chosen:
                 break
             chosen.append(test)
-        return [test for test in ordered if test in set(chosen)]
+        # Tests of one file stay together within a class of cost: they share what its fixtures prepare.
+        return sorted(chosen, key=lambda test: (_cost_class(self.seconds[test]), test))
 
 
 def _cost_class(seconds: float) -> int:
@@ -163,21 +161,28 @@ class Workshop:
         os.environ.update(_SETTINGS)
         os.environ["PYTHONPATH"] = os.pathsep.join((str(self.copy), str(self.copy / "plugins")))
         self._load_libraries(tests)
-        self.survey = Survey()
-        for file in _test_files(tests):
-            self._add_survey(file)
+        self.known: dict[str, Survey] = {}
 
-    def _add_survey(self, file: str) -> None:
+    def tests_of(self, function: str, places: tuple[str, ...]) -> list[str]:
+        """Return the tests for a mutant of a function, of those in these files and folders."""
+        joined = Survey()
+        for file in _test_files(places):
+            self._survey(file)
+            joined.seconds |= self.known[file].seconds
+            for caller, tests in self.known[file].callers.items():
+                joined.callers.setdefault(caller, []).extend(tests)
+        return joined.order(function)
+
+    def _survey(self, file: str) -> None:
+        if file in self.known:
+            return
         place = self.surveys / f"{Path(file).stem}-{_fingerprint((file, *CONFTESTS))}.json"
         if not place.exists():
             print(f"running {file} without a mutant ...", flush=True)
             result = self._fork(lambda: self._record(file, place), self.cache, 3600.0)
             if result.status != "survived":
                 raise SystemExit(f"{file} fails without any mutant; mend it first:\n{result.log[-3000:]}")
-        found = Survey(**json.loads(place.read_text()))
-        self.survey.seconds |= found.seconds
-        for function, tests in found.callers.items():
-            self.survey.callers.setdefault(function, []).extend(tests)
+        self.known[file] = Survey(**json.loads(place.read_text()))
 
     def _record(self, file: str, place: Path) -> int:
         recorder = Recorder(self.copy)
@@ -202,7 +207,8 @@ class Workshop:
         """Run tests on a changed file."""
         file = self.copy / path
         code, times = file.read_text(), file.stat()
-        limit = 20.0 + 4.0 * sum(self.survey.seconds[test] for test in tests)
+        seconds = {test: time for survey in self.known.values() for test, time in survey.seconds.items()}
+        limit = 20.0 + 4.0 * sum(seconds[test] for test in tests)
         files = list(dict.fromkeys(test.split("::")[0] for test in tests))
         command = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:warnings", *files]
         self.num_runs += 1

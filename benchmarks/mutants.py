@@ -3,11 +3,11 @@
     python -m benchmarks.mutants [--count 240] [--first N] [--seed 0] [--only TEXT] [--page]
 
 The mutants are those of Cosmic Ray, one drawn for each drawn position in the code, the same ones for the same seed and
-code; changes that no test could notice (annotations, texts) are never drawn. Each runs against the tests that call the
-changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes on where
-it was stopped: a death counts as long as the changed file and the test that failed are the same, a survival as long as
-the changed file and the tests of its room are the same. docs/results/mutants.md is written from the results and from
-docs/results/mutants_judged.json, where survivors are judged one by one: by name, `equivalent: why` or `hole: what`.
+code; changes that no test could notice (annotations, texts) are never drawn. Each runs against the nearest tests that
+call the changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes
+on where it was stopped: a death counts as long as the changed file and the test that failed are the same, a survival as
+long as the changed file and its nearest tests are the same. docs/results/mutants.md is written from the results and
+from docs/results/mutants_judged.json, where survivors are judged by name: `equivalent: why` or `hole: what`.
 """
 
 from __future__ import annotations
@@ -39,26 +39,40 @@ ROOMS = (
     "mbrl_hdp/experiments/loop.py",
 )
 WANTED = 0.95
-TESTS = (
-    "tests/probability",
-    "tests/belief",
-    "tests/distil",
-    "tests/plugins/test_distillers.py",
-    "tests/plugins/test_dynamics.py",
-    "tests/plugins/test_natural_step.py",
-    "tests/plugins/test_priors.py",
-    "tests/inference",
-    "tests/experiments/test_algorithm1.py",
-    "tests/experiments/test_loop.py",
-)
-# Tests of compiled functions and of what stands outside of every function: no record says which tests use them.
+# Nearest tests by the beginning of a path, the first match counts. Of these, a mutant of a function runs against those
+# that call it; one of a compiled function, or outside of every function, against all.
 NEAREST = (
-    ("mbrl_hdp/probability/kernels", ("tests/probability",)),
-    ("mbrl_hdp/inference/head_kernels", ("tests/inference/test_heads.py",)),
+    ("mbrl_hdp/probability", ("tests/probability",)),
+    ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py")),
+    ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py")),
+    ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py",)),
     ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py", "tests/inference/test_online.py")),
-    ("mbrl_hdp/inference", ("tests/inference", "tests/plugins")),
-    ("mbrl_hdp/experiments", ("tests/experiments",)),
-    ("mbrl_hdp", ("tests/probability", "tests/belief", "tests/distil", "tests/plugins")),
+    ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py",)),
+    ("mbrl_hdp/inference/schedule", ("tests/inference/test_schedule.py", "tests/inference/test_early_stopping.py")),
+    ("mbrl_hdp/inference/analysis", ("tests/inference/test_analysis.py", "tests/inference/test_context_model.py")),
+    ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
+    ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
+    ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py")),
+    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py")),
+    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py")),
+    (
+        "mbrl_hdp/inference/model",
+        ("tests/inference/test_context_model.py", "tests/inference/test_online.py", "tests/inference/test_fit.py"),
+    ),
+    ("mbrl_hdp/inference/saving", ("tests/inference/test_context_model.py",)),
+    ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
+    ("mbrl_hdp/inference/precision", ("tests/inference/test_bad_data.py",)),
+    (
+        "mbrl_hdp/inference",
+        (
+            "tests/inference/test_early_stopping.py",
+            "tests/inference/test_fit.py",
+            "tests/inference/test_recipes.py",
+            "tests/inference/test_schedule.py",
+            "tests/inference/test_trainer.py",
+        ),
+    ),
+    ("mbrl_hdp/experiments", ("tests/experiments/test_algorithm1.py", "tests/experiments/test_loop.py")),
 )
 
 
@@ -83,7 +97,7 @@ class Mutant:
 
 
 def nearest_tests(path: str) -> tuple[str, ...]:
-    """Return where the tests of a file are, for code of which no record says what tests it."""
+    """Return the test files and folders that a mutant of this file runs against."""
     return next(tests for start, tests in NEAREST if path.startswith(start))
 
 
@@ -199,10 +213,10 @@ def run(mutants: list[Mutant]) -> None:
     todo = [mutant for mutant in mutants if mutant.name not in known]
     if not todo:
         return
-    workshop = Workshop(WORKSHOP, TESTS)
+    workshop = Workshop(WORKSHOP, tuple(dict.fromkeys(test for _, tests in NEAREST for test in tests)))
     for number, mutant in enumerate(todo, 1):
         changed = mutate_code((ROOT / mutant.path).read_text(), get_operator(mutant.operator)(), mutant.occurrence)
-        tests = workshop.survey.tests_of(mutant.function, nearest_tests(mutant.path))
+        tests = workshop.tests_of(mutant.function, nearest_tests(mutant.path))
         result = workshop.outcome(mutant.path, str(changed), tests)
         record = {
             "name": mutant.name, **asdict(mutant), "outcome": result.status, "seconds": round(result.seconds, 1),
