@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import functools
 import hashlib
 import json
 import random
@@ -112,7 +113,7 @@ def sources() -> list[str]:
     return [file.relative_to(ROOT).as_posix() for file in found]
 
 
-def sample(count: int, seed: int, only: str = "") -> Iterator[Mutant]:
+def sample(count: int, seed: int) -> Iterator[Mutant]:
     """Draw positions from all files, and one mutant for each; changes of annotations and texts do not count."""
     places: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
     codes = {path: (ROOT / path).read_text() for path in sources()}
@@ -132,7 +133,7 @@ def sample(count: int, seed: int, only: str = "") -> Iterator[Mutant]:
     for path, line, column in order:
         operator, occurrence = rng.choice(places[path, line, column])
         mutant = _mutant(path, codes[path], operator, occurrence)
-        if mutant is None or only not in path:
+        if mutant is None:
             continue
         yield mutant
         num_drawn += 1
@@ -153,6 +154,7 @@ def _mutant(path: str, code: str, operator: str, occurrence: int) -> Mutant | No
     return Mutant(path, operator, occurrence, line, function, line - first, before, after)
 
 
+@functools.cache
 def _meaning(code: str) -> str | None:
     """Return the program without annotations, texts and compilation; None where it is no Python."""
     try:
@@ -279,12 +281,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=240, help="number of mutants")
     parser.add_argument("--first", type=int, help="run only the first ones of the sample; writes no page")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
-    parser.add_argument("--only", default="", help="only files whose path has this text; writes no page")
+    parser.add_argument("--only", default="", help="run only mutants of files whose path has this text; writes no page")
     parser.add_argument("--page", action="store_true", help="run nothing, only write the page")
     options = parser.parse_args()
-    mutants = list(sample(options.count, options.seed, options.only))
+    mutants = list(sample(options.count, options.seed))
     if not options.page:
-        run(mutants[: options.first])
+        run([mutant for mutant in mutants[: options.first] if options.only in mutant.path])
     if not options.only and options.first is None:
         PAGE.write_text(page(mutants, f"make mutants MUTANTS='--count {options.count} --seed {options.seed}'"))
 
