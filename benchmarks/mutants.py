@@ -21,6 +21,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -29,6 +30,7 @@ from cosmic_ray.plugins import get_operator, operator_names
 from benchmarks.mutant_runner import ROOT, Workshop, function_at
 
 WORKSHOP = ROOT / "build/mutants"
+SAMPLES = ROOT / "build/mutant_samples"
 RESULTS = ROOT / "docs/results/mutants.jsonl"
 JUDGED = ROOT / "docs/results/mutants_judged.json"
 PAGE = ROOT / "docs/results/mutants.md"
@@ -139,6 +141,19 @@ def sample(count: int, seed: int) -> Iterator[Mutant]:
         num_drawn += 1
         if num_drawn == count:
             return
+
+
+def stored_sample(count: int, seed: int) -> list[Mutant]:
+    """Return the sample, drawn once for the same code: drawing takes some 20 seconds."""
+    digest = hashlib.sha256(f"{count} {seed}".encode() + Path(__file__).read_bytes())
+    for path in sources():
+        digest.update((ROOT / path).read_bytes())
+    place = SAMPLES / f"{digest.hexdigest()[:12]}.json"
+    if not place.exists():
+        mutants = [asdict(mutant) for mutant in sample(count, seed)]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(mutants))
+    return [Mutant(**fields) for fields in json.loads(place.read_text())]
 
 
 def _mutant(path: str, code: str, operator: str, occurrence: int) -> Mutant | None:
@@ -284,7 +299,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run only mutants of files whose path has this text; writes no page")
     parser.add_argument("--page", action="store_true", help="run nothing, only write the page")
     options = parser.parse_args()
-    mutants = list(sample(options.count, options.seed))
+    mutants = stored_sample(options.count, options.seed)
     if not options.page:
         run([mutant for mutant in mutants[: options.first] if options.only in mutant.path])
     if not options.only and options.first is None:
