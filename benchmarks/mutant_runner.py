@@ -1,9 +1,9 @@
 """Run tests on mutated code quickly: a process that has loaded every other library forks a child for each mutant.
 
-The code under test is a copy of the repository. A test file runs once without a mutant: this checks that it passes,
-fills the cache of compiled code, and records what each test costs and which functions it calls. A mutant of a function
-then runs against the tests that call it, quick ones first, up to a budget. All times are seconds of CPU, so that a busy
-machine changes neither the tests chosen nor the limits.
+The code under test is a copy of the repository. A test file runs once without a mutant: this checks that it passes (a
+test that fails is named and left out), fills the cache of compiled code, and records what each test costs and which
+functions it calls. A mutant of a function then runs against the tests that call it, quick ones first, up to a budget.
+All times are seconds of CPU, so that a busy machine changes neither the tests chosen nor the limits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("mbrl_hdp", "plugins")
 CONFTESTS = tuple(sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/**/conftest.py")))
 BUDGET = 40.0  # seconds of tests for one mutant
-_NOT_COPIED = (".*", "__pycache__", "outputs", "multirun", "build", "demo", "runs", "dist", "*.jsonl")
+_NOT_COPIED = (".*", "__pycache__", "outputs", "multirun", "build", "demo", "runs", "dist")
 _SETTINGS = {"OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
 
 
@@ -85,6 +85,7 @@ class Recorder:
         self._called: set[str] = set()
         self._prepared: dict[str, set[str]] = {}  # by test file, what its fixtures called: shared by all its tests
         self._by_test: dict[str, set[str]] = {}
+        self._failed: set[str] = set()
 
     def _trace(self, frame: FrameType, _event: str, _argument: object) -> None:
         name = frame.f_code.co_filename
@@ -117,8 +118,17 @@ class Recorder:
         finally:
             sys.settrace(None)
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what fails without a mutant."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+
     def finish(self) -> Survey:
-        """Return the survey."""
+        """Return the survey; tests that failed are left out, because they would kill every mutant."""
+        for test in self._failed:
+            print(f"LEFT OUT {test}")
+            self.survey.seconds.pop(test, None)
+            self._by_test.pop(test, None)
         for test, called in self._by_test.items():
             for function in called | self._prepared.get(test.split("::")[0], set()):
                 self.survey.callers.setdefault(function, []).append(test)
@@ -182,14 +192,18 @@ class Workshop:
             result = self._fork(lambda: self._record(file, place), self.cache, 3600.0)
             if result.status != "survived":
                 raise SystemExit(f"{file} fails without any mutant; mend it first:\n{result.log[-3000:]}")
+            for test in re.findall(r"^LEFT OUT (.+)$", result.log, re.MULTILINE):
+                print(f"left out, because it fails without a mutant: {test}", flush=True)
         self.known[file] = Survey(**json.loads(place.read_text()))
 
     def _record(self, file: str, place: Path) -> int:
         recorder = Recorder(self.copy)
-        code = pytest.main(["-x", "-q", file], plugins=[recorder])
-        if code == 0:
-            place.write_text(json.dumps(vars(recorder.finish())))
-        return int(code)
+        code = pytest.main(["-q", file], plugins=[recorder])
+        survey = recorder.finish()
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not survey.seconds:
+            return 1
+        place.write_text(json.dumps(vars(survey)))
+        return 0
 
     def _load_libraries(self, tests: tuple[str, ...]) -> None:
         """Import what the tests import, except our own packages; a child finds out what that is."""
