@@ -21,7 +21,7 @@ from mbrl_hdp.control.networks import squashed_draw
 from mbrl_hdp.control.replay import BeliefReplay, PackedBatch
 from mbrl_hdp.control.sac_config import FAST_SAC, PAPER_SAC, SacConfig
 from mbrl_hdp.control.sac_learner import LOG_STD_BOUNDS, SacLearner
-from mbrl_hdp.control.state import read_tensors
+from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.settings import check_settings
 
@@ -220,15 +220,13 @@ class ContextSac(SacLearner):
         self, env_name: str | None = None, suffix: str = "", ckpt_path: str | Path | None = None
     ) -> None:
         """Write `state_dict` to a safetensors file (mbrl-lib's signature)."""
-        from safetensors.torch import save_file
-
         path = Path("checkpoints") / f"sac_checkpoint_{env_name}_{suffix}" if ckpt_path is None else Path(ckpt_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(self.state_dict(), path)
+        write_tensors(path, self.state_dict(), {})
 
     def load_checkpoint(self, ckpt_path: str | Path, evaluate: bool = False) -> None:  # noqa: ARG002
         """Read what `save_checkpoint` wrote (mbrl-lib's signature); the file cannot run code."""
-        self.load_state_dict(read_tensors(Path(ckpt_path)))
+        self.load_state_dict(read_tensors(Path(ckpt_path))[0])
 
 
 def _check(config: SacConfig, obs_dim: int, total_updates: int | None) -> None:

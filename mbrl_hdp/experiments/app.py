@@ -23,7 +23,7 @@ from mbrl_hdp.experiments.config import (
     register_configs,
     registry_for,
 )
-from mbrl_hdp.experiments.run_folder import CONFIG, first_difference, needs_trust, read_config
+from mbrl_hdp.experiments.run_folder import CONFIG, check_can_hold, first_difference, needs_trust, read_config
 from mbrl_hdp.experiments.summary import Evaluation
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.runtime import configure
@@ -133,13 +133,7 @@ def _check_folder(folder: Path, config: DictConfig) -> None:
     Raises:
         ConfigError: naming the first setting that differs from the run that is there.
     """
-    nearest = folder.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
-    if not nearest.is_dir():
-        raise ConfigError(f"hydra.run.dir={folder}: {nearest} is a file; choose a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"hydra.run.dir={folder}: cannot write to {nearest}")
+    check_can_hold("hydra.run.dir", folder)
     if not (folder / CONFIG).is_file():
         return
     there = read_config(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
 from mbrl_hdp.experiments.explain import parse_overrides
+from mbrl_hdp.experiments.run_folder import check_can_hold
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.runtime import configure
 
@@ -82,23 +82,12 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     typed = check_fit_config(config)
     if not typed.out:
         raise ConfigError("out= names no folder; leave it out, or name one, as in out=DIR")
-    _check_out(Path(typed.out))
+    check_can_hold("out", Path(typed.out))
     return FitJob(sources[0] if sources else "", config, typed, registry)
 
 
 def _is_source(word: str) -> bool:
     return "=" not in word or Path(word).is_file() or word.startswith("minari:")
-
-
-def _check_out(out: Path) -> None:
-    """Raise if the folder cannot be written to; it is not made yet."""
-    nearest = out.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
-    if not nearest.is_dir():
-        raise ConfigError(f"out={out}: {nearest} is a file; name a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"out={out}: cannot write to {nearest}")
 
 
 def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
