@@ -23,7 +23,7 @@ from pyro.ops.indexing import Vindex
 from torch import Tensor
 
 from benchmarks.report import Row, time_pair
-from mbrl_hdp.probability import log_evidence
+from mbrl_hdp.probability.hmm import log_evidence
 from mbrl_hdp.types import ContextChain
 
 BATCH = NUM_STEPS = 100

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from benchmarks.ceiling_cem import CemConfig, CemPlanner
 from benchmarks.ceiling_filter import ExactFilter, log_likelihoods
 from benchmarks.ceiling_tasks import Episodes, Task
-from mbrl_hdp.envs.batch import ReportsInfo
 from mbrl_hdp.envs.chains import FloatArray
 
 Information = Literal["known", "filtered", "blind"]
@@ -142,7 +141,7 @@ def run_episodes(task: Task, episodes: Episodes, agent: Agent, information: Info
         hits.append((filtered.argmax(axis=1) == context)[is_telling])
         state = next_state
     scored = np.concatenate(hits)
-    info = task.physics.info(state) if isinstance(task.physics, ReportsInfo) else {}
+    info = task.physics.info(state)
     return Outcome(returns, float(scored.mean()) if scored.size else float("nan"), info)
 
 

@@ -1,12 +1,13 @@
 """Mutation testing: change one operator, number or branch of the mathematical rooms and see whether a test notices.
 
-    python -m benchmarks.mutants [--count 240] [--seed 0] [--only TEXT] [--page]
+    python -m benchmarks.mutants [--count 240] [--first N] [--seed 0] [--only TEXT] [--page]
 
 The mutants are those of Cosmic Ray, one drawn for each drawn position in the code, the same ones for the same seed and
-code. Every mutant runs in a copy of the repository against the tests nearest to its file. Results go to
-docs/results/mutants.jsonl as they come, so a run goes on where it was stopped; a result counts as long as its file and
-the tests are the same. docs/results/mutants.md is written from them and from docs/results/mutants_judged.json, in which
-survivors are judged one by one (`--page` only writes it).
+code; changes that no test could notice (annotations, texts) are never drawn. Each runs against the nearest tests that
+call the changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes
+on where it was stopped: a death counts as long as the changed file and the test that failed are the same, a survival as
+long as the changed file and its nearest tests are the same. docs/results/mutants.md is written from the results and
+from docs/results/mutants_judged.json, where survivors are judged by name: `equivalent: why` or `hole: what`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,10 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import functools
 import hashlib
 import json
-import os
 import random
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +27,10 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.mutant_runner import ROOT, Workshop, function_at
+
+WORKSHOP = ROOT / "build/mutants"
+SAMPLES = ROOT / "build/mutant_samples"
 RESULTS = ROOT / "docs/results/mutants.jsonl"
 JUDGED = ROOT / "docs/results/mutants_judged.json"
 PAGE = ROOT / "docs/results/mutants.md"
@@ -43,61 +42,65 @@ ROOMS = (
     "mbrl_hdp/experiments/loop.py",
 )
 WANTED = 0.95
-# Nearest tests by the beginning of a path, the first match counts; quick files first: the first failure is enough.
+# Nearest tests by the beginning of a path, the first match counts. Of these, a mutant of a function runs against those
+# that call it; one of a compiled function, or outside of every function, against all.
 NEAREST = (
-    ("mbrl_hdp/probability/markov", ("tests/probability/test_markov.py",)),
-    ("mbrl_hdp/probability/sticks", ("tests/probability/test_sticks.py",)),
-    ("mbrl_hdp/probability", ("tests/probability/test_messages.py", "tests/probability/test_message_peers.py")),
-    ("mbrl_hdp/belief", ("tests/belief",)),
+    ("mbrl_hdp/probability", ("tests/probability",)),
+    ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py")),
     ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py")),
-    ("mbrl_hdp/experiments/loop", ("tests/experiments/test_loop.py",)),
-    ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py", "tests/plugins/test_dynamics.py")),
-    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py",)),
-    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py",)),
-    ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py")),
-    ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
-    ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
-    ("mbrl_hdp/inference/precision", ("tests/inference/test_bad_data.py",)),
-    ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py",)),
+    ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py",)),
+    ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py", "tests/inference/test_online.py")),
     ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py",)),
-    ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
-    ("mbrl_hdp/inference/stopping", ("tests/inference/test_early_stopping.py",)),
-    ("mbrl_hdp/inference/progress", ("tests/inference/test_early_stopping.py",)),
+    ("mbrl_hdp/inference/schedule", ("tests/inference/test_schedule.py", "tests/inference/test_early_stopping.py")),
+    ("mbrl_hdp/inference/analysis", ("tests/inference/test_analysis.py", "tests/inference/test_context_model.py")),
+    ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
+    ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
+    ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py")),
+    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py")),
+    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py")),
+    (
+        "mbrl_hdp/inference/model",
+        ("tests/inference/test_context_model.py", "tests/inference/test_online.py", "tests/inference/test_fit.py"),
+    ),
     ("mbrl_hdp/inference/saving", ("tests/inference/test_context_model.py",)),
-    ("mbrl_hdp/inference/model", ("tests/inference/test_context_model.py", "tests/inference/test_online.py")),
-    ("mbrl_hdp/inference/online", ("tests/inference/test_online.py", "tests/inference/test_context_model.py")),
+    ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
+    ("mbrl_hdp/inference/precision", ("tests/inference/test_bad_data.py",)),
     (
         "mbrl_hdp/inference",
         (
-            "tests/inference/test_trainer.py",
-            "tests/inference/test_recipes.py",
             "tests/inference/test_early_stopping.py",
             "tests/inference/test_fit.py",
+            "tests/inference/test_recipes.py",
+            "tests/inference/test_schedule.py",
+            "tests/inference/test_trainer.py",
         ),
     ),
+    ("mbrl_hdp/experiments", ("tests/experiments/test_algorithm1.py", "tests/experiments/test_loop.py")),
 )
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: `operator` at its `occurrence` in a file, and what it does to the line."""
+    """One change: `operator` at its `occurrence` in a file, and what it does to the line `offset` of its function."""
 
     path: str
     operator: str
     occurrence: int
     line: int
+    function: str
+    offset: int
     before: str
     after: str
 
     @property
     def name(self) -> str:
         """A name that survives edits elsewhere in the file."""
-        text = f"{self.path}|{self.operator}|{self.before}|{self.after}"
+        text = f"{self.function}|{self.offset}|{self.operator}|{self.before}|{self.after}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def nearest_tests(path: str) -> tuple[str, ...]:
-    """Return the tests that a mutant of this file runs against."""
+    """Return the test files and folders that a mutant of this file runs against."""
     return next(tests for start, tests in NEAREST if path.startswith(start))
 
 
@@ -112,7 +115,7 @@ def sources() -> list[str]:
     return [file.relative_to(ROOT).as_posix() for file in found]
 
 
-def sample(count: int, seed: int, only: str = "") -> Iterator[Mutant]:
+def sample(count: int, seed: int) -> Iterator[Mutant]:
     """Draw positions from all files, and one mutant for each; changes of annotations and texts do not count."""
     places: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
     codes = {path: (ROOT / path).read_text() for path in sources()}
@@ -132,12 +135,25 @@ def sample(count: int, seed: int, only: str = "") -> Iterator[Mutant]:
     for path, line, column in order:
         operator, occurrence = rng.choice(places[path, line, column])
         mutant = _mutant(path, codes[path], operator, occurrence)
-        if mutant is None or only not in path:
+        if mutant is None:
             continue
         yield mutant
         num_drawn += 1
         if num_drawn == count:
             return
+
+
+def stored_sample(count: int, seed: int) -> list[Mutant]:
+    """Return the sample, drawn once for the same code: drawing takes some 20 seconds."""
+    digest = hashlib.sha256(f"{count} {seed}".encode() + Path(__file__).read_bytes())
+    for path in sources():
+        digest.update((ROOT / path).read_bytes())
+    place = SAMPLES / f"{digest.hexdigest()[:12]}.json"
+    if not place.exists():
+        mutants = [asdict(mutant) for mutant in sample(count, seed)]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(mutants))
+    return [Mutant(**fields) for fields in json.loads(place.read_text())]
 
 
 def _mutant(path: str, code: str, operator: str, occurrence: int) -> Mutant | None:
@@ -149,11 +165,13 @@ def _mutant(path: str, code: str, operator: str, occurrence: int) -> Mutant | No
     after = " ".join(line[2:].strip() for line in lines if line.startswith("+ "))
     pairs = zip(code.splitlines(), changed.splitlines(), strict=False)
     line = next((number for number, (one, two) in enumerate(pairs, 1) if one != two), 0)
-    return Mutant(path, operator, occurrence, line, before, after)
+    function, first = function_at(path, line)
+    return Mutant(path, operator, occurrence, line, function, line - first, before, after)
 
 
+@functools.cache
 def _meaning(code: str) -> str | None:
-    """Return the program without annotations and texts of messages; None where it is no Python."""
+    """Return the program without annotations, texts and compilation; None where it is no Python."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -161,6 +179,7 @@ def _meaning(code: str) -> str | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
+            node.decorator_list = [one for one in node.decorator_list if not _is_neutral(one)]
         if isinstance(node, ast.arg | ast.AnnAssign):
             node.annotation = None if isinstance(node, ast.arg) else ast.Constant(0)
         if (
@@ -169,64 +188,27 @@ def _meaning(code: str) -> str | None:
             and "Callable" in ast.dump(node.value)
         ):
             node.value = ast.Constant(0)  # a type's name
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            node.exc.args = []  # the text of an error
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("says", "warn"):
+            node.args = []
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = ""
     return ast.dump(tree)
 
 
-class Copy:
-    """A copy of the repository that mutants run in."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        ignore = shutil.ignore_patterns("__pycache__", ".venv", ".git", "outputs", "multirun", ".mypy_cache", "demo")
-        shutil.copytree(ROOT, folder, ignore=ignore, dirs_exist_ok=True)
-        self.seconds: dict[tuple[str, ...], float] = {}
-
-    def outcome(self, mutant: Mutant) -> tuple[str, float]:
-        """Run the nearest tests on a mutant; killed, timeout or survived, and the seconds it took."""
-        tests = nearest_tests(mutant.path)
-        if tests not in self.seconds:
-            status, self.seconds[tests] = self._run(tests, 3600.0, self.folder / ".numba")
-            if status != "survived":
-                raise SystemExit(f"{' '.join(tests)} fail without any mutant; mend them first")
-        file = self.folder / mutant.path
-        code, times = file.read_text(), file.stat()
-        changed = mutate_code(code, get_operator(mutant.operator)(), mutant.occurrence)
-        # Numba's cache knows a function's own file only, so a changed kernel compiles everything anew.
-        is_kernel = "@compiled" in code or "njit" in code
-        try:
-            file.write_text(str(changed))
-            with tempfile.TemporaryDirectory() as fresh:
-                cache = Path(fresh) if is_kernel else self.folder / ".numba"
-                return self._run(tests, 60.0 + 10.0 * self.seconds[tests], cache)
-        finally:
-            file.write_text(code)
-            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-    def _run(self, tests: tuple[str, ...], limit: float, cache: Path) -> tuple[str, float]:
-        paths = os.pathsep.join(map(str, (self.folder, self.folder / "plugins")))
-        env = {
-            **os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(cache),
-            "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", *tests]
-        started = time.perf_counter()
-        try:
-            done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, timeout=limit, check=False)
-            status = "survived" if done.returncode == 0 else "killed"
-        except subprocess.TimeoutExpired:
-            status = "timeout"
-        return status, time.perf_counter() - started
+def _is_neutral(decorator: ast.expr) -> bool:
+    name = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(name, ast.Name) and name.id in ("compiled", "no_type_check", "override")
 
 
-def stamp(path: str) -> str:
-    """Return a fingerprint of a file and its tests."""
+def stamp(path: str, outcome: str, killer: str) -> str:
+    """Return a fingerprint of what a result depends on: the changed file and the tests that decided."""
     digest = hashlib.sha256((ROOT / path).read_bytes())
-    for start in nearest_tests(path):
-        place = ROOT / start
-        for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            digest.update(file.read_bytes())
+    for place in (killer.partition("::")[0],) if killer else nearest_tests(path) if outcome == "survived" else ():
+        files = [ROOT / place] if place.endswith(".py") else sorted((ROOT / place).rglob("*.py"))
+        for file in files:
+            digest.update(file.read_bytes() if file.exists() else b"")
     return digest.hexdigest()[:12]
 
 
@@ -235,7 +217,11 @@ def finished() -> dict[str, dict[str, object]]:
     if not RESULTS.exists():
         return {}
     records = [json.loads(line) for line in RESULTS.read_text().splitlines() if line]
-    return {record["name"]: record for record in records if record["stamp"] == stamp(record["path"])}
+    return {
+        record["name"]: record
+        for record in records
+        if record["stamp"] == stamp(record["path"], record["outcome"], record["killer"])
+    }
 
 
 def run(mutants: list[Mutant]) -> None:
@@ -244,17 +230,22 @@ def run(mutants: list[Mutant]) -> None:
     todo = [mutant for mutant in mutants if mutant.name not in known]
     if not todo:
         return
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copy = Copy(Path(folder))
-        for number, mutant in enumerate(todo, 1):
-            status, seconds = copy.outcome(mutant)
-            record = {
-                "name": mutant.name, **asdict(mutant), "outcome": status, "seconds": round(seconds, 1),
-                "stamp": stamp(mutant.path),
-            }  # fmt: skip
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print(f"{number}/{len(todo)} {status} {mutant.path}:{mutant.line} {mutant.after}", flush=True)
+    workshop = Workshop(WORKSHOP, tuple(dict.fromkeys(test for _, tests in NEAREST for test in tests)))
+    for number, mutant in enumerate(todo, 1):
+        changed = mutate_code((ROOT / mutant.path).read_text(), get_operator(mutant.operator)(), mutant.occurrence)
+        tests = workshop.tests_of(mutant.function, nearest_tests(mutant.path))
+        result = workshop.outcome(mutant.path, str(changed), tests)
+        record = {
+            "name": mutant.name, **asdict(mutant), "outcome": result.status, "seconds": round(result.seconds, 1),
+            "killer": result.killer, "stamp": stamp(mutant.path, result.status, result.killer),
+        }  # fmt: skip
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        print(
+            f"{number}/{len(todo)} {result.status} {result.seconds:.0f} s, {mutant.name} {mutant.path}:{mutant.line}\n"
+            f"    - {mutant.before}\n    + {mutant.after}\n    {len(tests)} tests {result.killer}",
+            flush=True,
+        )
 
 
 def page(mutants: list[Mutant], command: str) -> str:
@@ -303,14 +294,15 @@ def main() -> None:
     """Draw, run and write the page."""
     parser = argparse.ArgumentParser(description="mutation testing of the mathematical rooms")
     parser.add_argument("--count", type=int, default=240, help="number of mutants")
+    parser.add_argument("--first", type=int, help="run only the first ones of the sample; writes no page")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
-    parser.add_argument("--only", default="", help="only files whose path has this text; writes no page")
+    parser.add_argument("--only", default="", help="run only mutants of files whose path has this text; writes no page")
     parser.add_argument("--page", action="store_true", help="run nothing, only write the page")
     options = parser.parse_args()
-    mutants = list(sample(options.count, options.seed, options.only))
+    mutants = stored_sample(options.count, options.seed)
     if not options.page:
-        run(mutants)
-    if not options.only:
+        run([mutant for mutant in mutants[: options.first] if options.only in mutant.path])
+    if not options.only and options.first is None:
         PAGE.write_text(page(mutants, f"make mutants MUTANTS='--count {options.count} --seed {options.seed}'"))
 
 

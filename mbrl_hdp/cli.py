@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -165,7 +166,7 @@ def doctor(words: list[str]) -> int:
 
     findings = examine()
     if options.json:
-        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         from mbrl_hdp.report.tables import print_table
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mbrl_hdp"
 
 ORDER = [
-    *("errors", "types", "settings", "seeding", "runtime", "compiling", "hooks"),
+    *("errors", "types", "settings", "seeding", "runtime", "compiling", "lazy", "hooks"),
     *("probability", "envs", "data", "distil", "belief", "inference", "control", "experiments", "report"),
     *("testing", "doctor", "endings", "cli", "__main__"),
 ]

@@ -218,11 +218,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         return evaluate
 
     def _carry_beliefs(
-        self,
-        obs: Float[Tensor, " S"],
-        belief: Float[Tensor, " k"],
-        uniform: Float[Tensor, "P H"],
-        plans: Float[Tensor, "C H A"],
+        self, obs: Tensor, belief: Float[Tensor, " k"], uniform: Float[Tensor, "P H"], plans: Float[Tensor, "C H A"]
     ) -> Float[Tensor, " C"]:
         """Evaluate plans by particles that draw contexts from their beliefs and learn from what they imagine."""
         model: FilteringBeliefModel = self.dynamics_model
@@ -248,16 +244,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         states: Float[Tensor, "H P C S"],
         by_context: Callable[[Tensor, Tensor], Tensor],
     ) -> Float[Tensor, " C"]:
-        values = self._rewards(acts, states, by_context).sum(0).mean(0)
-        return torch.where(values.isnan(), WORST_VALUE, values)
-
-    def _rewards(
-        self,
-        acts: Float[Tensor, "C H A"] | Float[Tensor, "P C H A"],
-        states: Float[Tensor, "H P C S"],
-        by_context: Callable[[Tensor, Tensor], Tensor],
-    ) -> Float[Tensor, "H P C"]:
-        """Return the reward of every step, zero after the step that terminated.
+        """Return the plans' returns; the rewards after a step that terminated are zero.
 
         Args:
             acts: the plans.
@@ -271,16 +258,17 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         reward_fn = by_context if uses_context(self.plain_reward_fn) else self.plain_reward_fn
         rewards = reward_fn(by_step, rows).view(shape)
         is_done: Bool[Tensor, "H P C"] = self.plain_termination_fn(by_step, rows).view(shape)
-        if not bool(is_done.any()):
-            return rewards
-        was_done = is_done.long().cumsum(0) - is_done.long() > 0
-        return rewards.masked_fill(was_done, 0.0)
+        if bool(is_done.any()):
+            was_done = is_done.long().cumsum(0) - is_done.long() > 0
+            rewards = rewards.masked_fill(was_done, 0.0)
+        values = rewards.sum(0).mean(0)
+        return torch.where(values.isnan(), WORST_VALUE, values)
 
     def _on_obs(self, function: RewardFn) -> RewardFn:
         """Let a function of (act, next_obs) be called with packed observations."""
 
         def strip(act: Tensor, packed: Tensor) -> Any:
-            return function(act, self.dynamics_model.codec.unpack_tensors(packed)[0])
+            return function(act, self.dynamics_model.codec.unpack(packed)[0])
 
         return strip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,27 +18,19 @@ from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.networks import squashed_draw
-from mbrl_hdp.control.replay import PackedBatch
+from mbrl_hdp.control.replay import BeliefReplay, PackedBatch
 from mbrl_hdp.control.sac_config import FAST_SAC, PAPER_SAC, SacConfig
 from mbrl_hdp.control.sac_learner import LOG_STD_BOUNDS, SacLearner
+from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.settings import check_settings
 
-__all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "PackedReplay", "SacConfig"]
+__all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "SacConfig"]
 
 _UPDATES_AT_ONCE = 50
 """Minibatches that are gathered together; it bounds the memory of a long call of `update`."""
 _ROWS_OF_A_SCALE = 10_000
 """Transitions that centre and spread of the observations are measured on."""
-
-
-@runtime_checkable
-class PackedReplay(Protocol):
-    """What `ContextSac.update` draws minibatches from (`BeliefReplay`)."""
-
-    def draw(self, num: int, generator: torch.Generator) -> PackedBatch:
-        """Draw transitions with replacement, as tensors."""
-        ...
 
 
 class ContextSac(SacLearner):
@@ -108,7 +100,7 @@ class ContextSac(SacLearner):
 
     def features(self, packed: Float[Tensor, "B packed"]) -> Float[Tensor, "B state"]:
         """Return what the networks see of a packed vector: obs with sine and cosine for angles, then the belief."""
-        obs, belief = self.codec.unpack_tensors(packed)
+        obs, belief = self.codec.unpack(packed)
         angles = self.config.angle_columns
         if self.config.standardise_obs:
             obs = (obs - self.obs_centre) / self.obs_scale
@@ -122,7 +114,7 @@ class ContextSac(SacLearner):
 
     # Learning ---------------------------------------------------------------------------------------------------
 
-    def update(self, replay: PackedReplay, num_updates: int) -> dict[str, float]:
+    def update(self, replay: BeliefReplay, num_updates: int) -> dict[str, float]:
         """Take gradient steps on minibatches from the replay buffer; return what the last of them measured.
 
         Raises:
@@ -177,7 +169,7 @@ class ContextSac(SacLearner):
 
     def _standardise(self, packed: Float[Tensor, "B packed"]) -> None:
         """Measure centre and spread of every column of obs that is no angle; one that never changes keeps its unit."""
-        obs, _ = self.codec.unpack_tensors(packed)
+        obs, _ = self.codec.unpack(packed)
         spread, centre = torch.std_mean(obs[:, self._plain].double(), dim=0, correction=0)
         self.obs_centre[self._plain] = centre.float()
         self.obs_scale[self._plain] = torch.where(spread > 1e-6 * centre.abs(), spread, 1.0).float()
@@ -228,22 +220,13 @@ class ContextSac(SacLearner):
         self, env_name: str | None = None, suffix: str = "", ckpt_path: str | Path | None = None
     ) -> None:
         """Write `state_dict` to a safetensors file (mbrl-lib's signature)."""
-        from safetensors.torch import save_file
-
         path = Path("checkpoints") / f"sac_checkpoint_{env_name}_{suffix}" if ckpt_path is None else Path(ckpt_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(self.state_dict(), path)
+        write_tensors(path, self.state_dict(), {})
 
     def load_checkpoint(self, ckpt_path: str | Path, evaluate: bool = False) -> None:  # noqa: ARG002
         """Read what `save_checkpoint` wrote (mbrl-lib's signature); the file cannot run code."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            state = load_file(ckpt_path)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"cannot read the policy in {ckpt_path}: {error}") from error
-        self.load_state_dict(state)
+        self.load_state_dict(read_tensors(Path(ckpt_path))[0])
 
 
 def _check(config: SacConfig, obs_dim: int, total_updates: int | None) -> None:

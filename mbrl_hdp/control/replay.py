@@ -47,11 +47,6 @@ def model_beliefs(model: ContextModel, data: Trajectories) -> Float[np.ndarray, 
     return beliefs
 
 
-def known_beliefs(contexts: Int[np.ndarray, "*batch"], num_contexts: int) -> Float[np.ndarray, "*batch K"]:
-    """Return the one-hot truth, for agents with full information: the context that acts next at every observation."""
-    return np.eye(num_contexts)[contexts]
-
-
 class BeliefReplay:
     """A replay buffer of whole episodes on packed observations, whose beliefs can be computed anew.
 
@@ -100,7 +95,7 @@ class BeliefReplay:
     def trajectories(self) -> Trajectories:
         """All stored episodes, without contexts and beliefs."""
         self._check_filled()
-        obs, _ = self.codec.unpack_tensors(self._packed)
+        obs, _ = self.codec.unpack(self._packed)
         arrays = [self._padded(part) for part in (obs, self._act, self._reward, self._terminated)]
         return Trajectories(
             arrays[0],
@@ -168,7 +163,7 @@ class BeliefReplay:
         """Compute the beliefs of all stored episodes anew, e.g. by `model_beliefs` after an update of the model."""
         is_obs = self._is_obs().numpy() if self.num_episodes else np.zeros((0, 0), bool)
         beliefs = self._checked(beliefs_of(self.trajectories), is_obs)
-        obs, _ = self.codec.unpack_tensors(self._packed)
+        obs, _ = self.codec.unpack(self._packed)
         self._packed = self.codec.pack_tensors(obs, torch.as_tensor(beliefs[is_obs], dtype=torch.float32))
 
     def _checked(

@@ -1,11 +1,9 @@
 """Context distillation: a rule decides which contexts to keep, this module acts on the decision.
 
-The decision is a plugin (`Distiller.keep`). The action is one of three:
+The decision is a plugin (`Distiller.keep`). The action is one of two:
 
 - `inference.reduction.close_paths`, inside the bound during training: paths through spurious contexts are closed;
-- `apply_keep_mask`, Theorem 1: the finished chain over the kept contexts alone (Algorithm 2, MPC);
-- `apply_keep_mask_full_width`: the same chain at its full width, for policies whose input must not change its size
-  (Algorithm 2, policy).
+- `apply_keep_mask`, Theorem 1: the finished chain over the kept contexts alone (Algorithm 2, MPC).
 """
 
 from __future__ import annotations
@@ -16,15 +14,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from mbrl_hdp.probability.markov import (
-    distilled_chain,
-    distilled_policy_initial,
-    distilled_policy_transition,
-    stationary,
-)
+from mbrl_hdp.probability.markov import distilled_chain, stationary
 from mbrl_hdp.types import ContextChain, ContextPosterior
 
-__all__ = ["Distiller", "apply_keep_mask", "apply_keep_mask_full_width", "keep_at_least"]
+__all__ = ["Distiller", "apply_keep_mask", "keep_at_least"]
 
 
 class Distiller(ABC):
@@ -70,12 +63,3 @@ def apply_keep_mask(posterior: ContextPosterior, keep: Bool[Tensor, " K"]) -> Co
     contexts, in their order. If `keep` is empty, the context with the largest stationary mass is kept.
     """
     return distilled_chain(posterior.chain, keep_at_least(posterior, keep))
-
-
-def apply_keep_mask_full_width(posterior: ContextPosterior, keep: Bool[Tensor, " K"]) -> ContextChain:
-    """Reduce the expected chain at its full width K (Algorithm 2 for policies): spurious columns are zero."""
-    kept = keep_at_least(posterior, keep)
-    chain = posterior.chain
-    return ContextChain(
-        distilled_policy_initial(chain.initial, kept), distilled_policy_transition(chain.transition, kept)
-    )

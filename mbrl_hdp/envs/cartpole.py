@@ -8,11 +8,12 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mbrl_hdp.envs import rendering
+from mbrl_hdp.envs.batch import BatchPhysics
 from mbrl_hdp.envs.switching import read_path, write_path
 from mbrl_hdp.envs.task import FloatArray, TaskEnv
 from mbrl_hdp.errors import ConfigError
@@ -33,7 +34,7 @@ _FRAME_WIDTH, _FRAME_HEIGHT, _VIEW_SCALE = 600, 300, 160.0
 
 
 @dataclass(frozen=True, eq=False)
-class CartPolePhysics:
+class CartPolePhysics(BatchPhysics):
     """Batched cart-pole: explicit Euler, all four updates from the old state; theta = 0 is upright.
 
     Observations are x, v, theta (unwrapped), omega; the reward is cos(theta) of the next state.
@@ -52,6 +53,8 @@ class CartPolePhysics:
         start_std: its standard deviation, one number or four.
     """
 
+    obs_dim: ClassVar[int] = 4
+    act_dim: ClassVar[int] = 1
     force: float = 20.0
     gravity: float = 9.82
     friction: float = 0.1
@@ -70,26 +73,6 @@ class CartPolePhysics:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if np.shape(self.start_mean) != (4,) or np.shape(self.start_std) not in ((), (4,)):
             raise ConfigError("start_mean must hold four numbers (x, v, theta, omega), start_std one or four")
-
-    @property
-    def obs_dim(self) -> int:
-        """Width of an observation."""
-        return 4
-
-    @property
-    def act_dim(self) -> int:
-        """Width of an action."""
-        return 1
-
-    @cached_property
-    def act_low(self) -> FloatArray:
-        """Lower action bound."""
-        return np.array([-1.0])
-
-    @cached_property
-    def act_high(self) -> FloatArray:
-        """Upper action bound."""
-        return np.array([1.0])
 
     @cached_property
     def defaults(self) -> Mapping[str, float]:

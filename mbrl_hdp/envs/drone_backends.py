@@ -50,15 +50,12 @@ class DroneBackend(Protocol):
 
     def reset(self) -> FloatArray:
         """Put the drone at rest at its start and return the observation `12`, angles as the backend has them."""
-        ...
 
     def step(self, act: FloatArray, actuation: ArrayLike) -> FloatArray:
         """Hold the motor speeds of the action for one control step; return the observation `12`."""
-        ...
 
     def close(self) -> None:
         """Free the simulator."""
-        ...
 
 
 class VectorBackend:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrl_hdp.envs.batch import BatchPhysics
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
 
@@ -103,11 +104,11 @@ class DroneState(NamedTuple):
     euler: FloatArray
 
 
-class DronePhysics:
-    """Take-off of `B` drones at once (a `BatchPhysics`).
+class DronePhysics(BatchPhysics):
+    """Take-off of `B` drones at once.
 
     Observation: position 0-2, roll, pitch, yaw 3-5, velocity 6-8, angular velocity 9-11, world frame, SI units.
-    Action: four motors in [-1, 1]; `rpm = hover (1 + rpm_band actuation a)`.
+    Action: four motors in [-1, 1]; `rpm = hover (1 + rpm_band actuation a)`, actuation one number or one per motor.
 
     Args:
         config: the vehicle and the task.
@@ -125,18 +126,11 @@ class DronePhysics:
 
     def __init__(self, config: TakeOffConfig | None = None) -> None:
         self.config = config or TakeOffConfig()
-        self.act_low = np.full(ACT_DIM, -1.0)
-        self.act_high = np.full(ACT_DIM, 1.0)
         self.dt = 1.0 / self.config.control_rate
         self.horizon = self.config.horizon
         self._mixer = _mixer(self.config)
         names = ("mass", "gravity", "inertia_xy", "inertia_z", "linear_damping", "angular_damping")
         self._vehicle = np.array([*(getattr(self.config, name) for name in names), 1.0 / self.config.physics_rate])
-
-    @property
-    def defaults(self) -> Mapping[str, float | Sequence[float]]:
-        """`actuation`: factor on the motors' deviation from hover, one number or one per motor."""
-        return {"actuation": 1.0}
 
     def start(self, num: int, rng: np.random.Generator) -> DroneState:  # noqa: ARG002 - the start has no noise
         """Return `num` drones at rest, level, at the start height."""

@@ -36,11 +36,9 @@ class IntersectionBackend(Protocol):
 
     def reset(self) -> tuple[FloatArray, FloatArray]:
         """Return both poses at the start."""
-        ...
 
     def step(self, act: FloatArray, actuation: float) -> tuple[FloatArray, FloatArray]:
         """Apply an action for one step; return both poses."""
-        ...
 
 
 class VectorBackend:

@@ -23,7 +23,7 @@ from mbrl_hdp.experiments.config import (
     register_configs,
     registry_for,
 )
-from mbrl_hdp.experiments.run_folder import CONFIG, check_writable, first_difference, needs_trust, read_config
+from mbrl_hdp.experiments.run_folder import CONFIG, check_can_hold, first_difference, needs_trust, read_config
 from mbrl_hdp.experiments.summary import Evaluation
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.runtime import configure
@@ -133,7 +133,7 @@ def _check_folder(folder: Path, config: DictConfig) -> None:
     Raises:
         ConfigError: naming the first setting that differs from the run that is there.
     """
-    check_writable("hydra.run.dir", folder)
+    check_can_hold("hydra.run.dir", folder)
     if not (folder / CONFIG).is_file():
         return
     there = read_config(folder)

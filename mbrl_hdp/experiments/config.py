@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -321,20 +321,12 @@ def check_config(config: DictConfig) -> MainConfig:
     Raises:
         ConfigError: naming the full key.
     """
-    typed = _typed(config, CONFIG_NAME)
-    assert isinstance(typed, MainConfig)
-    return typed
+    return cast(MainConfig, _typed(config, CONFIG_NAME))
 
 
 def check_fit_config(config: DictConfig) -> FitMainConfig:
-    """Turn the composed configuration of `fit` into typed objects and check every range.
-
-    Raises:
-        ConfigError: naming the full key.
-    """
-    typed = _typed(config, FIT_CONFIG_NAME)
-    assert isinstance(typed, FitMainConfig)
-    return typed
+    """Do the same with the configuration of `fit`."""
+    return cast(FitMainConfig, _typed(config, FIT_CONFIG_NAME))
 
 
 def _typed(config: DictConfig, name: str) -> Any:

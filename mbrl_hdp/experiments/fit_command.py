@@ -18,7 +18,7 @@ from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
 from mbrl_hdp.experiments.explain import parse_overrides
-from mbrl_hdp.experiments.run_folder import check_writable
+from mbrl_hdp.experiments.run_folder import check_can_hold
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.runtime import configure
 
@@ -82,7 +82,7 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     typed = check_fit_config(config)
     if not typed.out:
         raise ConfigError("out= names no folder; leave it out, or name one, as in out=DIR")
-    check_writable("out", Path(typed.out))
+    check_can_hold("out", Path(typed.out))
     return FitJob(sources[0] if sources else "", config, typed, registry)
 
 

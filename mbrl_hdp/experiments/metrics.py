@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
@@ -21,17 +20,18 @@ def read_metrics(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def _bar(is_wanted: bool, *columns: ProgressColumn) -> Progress:
+    """Return a progress bar with a description and further columns, shown on a terminal only."""
+    console = Console(stderr=True)
+    shown = TextColumn("{task.description}"), BarColumn(), *columns
+    return Progress(*shown, console=console, disable=not (is_wanted and console.is_terminal))
+
+
 class SilentLog:
     """A log that only shows progress, for work outside a run."""
 
     def __init__(self, num_steps: int, is_wanted: bool = True) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            console=console,
-            disable=not (is_wanted and console.is_terminal),
-        )
+        self._bar = _bar(is_wanted)
         self._task = self._bar.add_task("starting", total=num_steps)
 
     def __enter__(self) -> SilentLog:
@@ -59,14 +59,7 @@ class RunLog:
         self.folder = folder
         self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
-        console = Console(stderr=True)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[last]}"),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal))
+        self._bar = _bar(is_wanted, TextColumn("{task.fields[last]}"), TimeRemainingColumn())
         self._task = self._bar.add_task("starting", total=num_epochs, last="")
         self._writer: SummaryWriter | None = None
 
@@ -75,9 +68,7 @@ class RunLog:
         clear_leftovers(self.folder)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
         if self._writer is not None:
             self._writer.close()

@@ -26,6 +26,21 @@ _KNOWN_OPTIMIZERS = {
 }
 
 
+def check_can_hold(key: str, folder: Path) -> None:
+    """Raise if a folder, which need not exist yet, cannot be written to; `key` is the setting that names it.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    nearest = folder.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise ConfigError(f"{key}={folder}: {nearest} is a file; choose a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}={folder}: cannot write to {nearest}")
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the configuration of a run as plain data.
 
@@ -66,21 +81,6 @@ def _leaves(words: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
     if is_leaf:
         yield prefix, words
-
-
-def check_writable(key: str, folder: Path) -> None:
-    """See that a folder can be written to, before minutes of work and without making it.
-
-    Raises:
-        ConfigError: naming the setting.
-    """
-    nearest = folder.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
-    if not nearest.is_dir():
-        raise ConfigError(f"{key}={folder}: {nearest} is a file; choose a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"{key}={folder}: cannot write to {nearest}")
 
 
 def check_links(folder: Path) -> None:

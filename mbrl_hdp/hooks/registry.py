@@ -24,7 +24,6 @@ from mbrl_hdp.hooks.specs import BUDGETS, KINDS, NAMESPACE, SEES, AgentSpec, Kin
 from mbrl_hdp.types import EpisodeSummary, TaskSpec
 
 if TYPE_CHECKING:
-    from mbrl_hdp.control.baseline import Baseline
     from mbrl_hdp.control.planner_config import PlannerConfig
     from mbrl_hdp.distil.distiller import Distiller
     from mbrl_hdp.inference.dynamics import ContextDynamics
@@ -174,10 +173,6 @@ class Registry:
     def build_dynamics(self, name: str, task: TaskSpec, config: Any = None) -> ContextDynamics:
         """Build the transition model `name`."""
         return cast("ContextDynamics", self._build("dynamics", name, task, config))
-
-    def build_baseline(self, name: str, task: TaskSpec, config: Any = None) -> Baseline:
-        """Build the baseline agent `name`."""
-        return cast("Baseline", self._build("baseline", name, task, config))
 
     def build_planner(self, name: str, task: TaskSpec, config: Any = None) -> PlannerConfig:
         """Check the settings of the planner `name` and return those to plan with."""

@@ -149,11 +149,6 @@ def prior_kl(prior: ContextPrior, num_draws: int = 1) -> Float[Tensor, ""]:
     return _pyro_loss(prior.model, prior.guide, num_draws)
 
 
-def weight_log_prior(dynamics: ContextDynamics) -> Float[Tensor, ""]:
-    """Return log p(theta)."""
-    return dynamics.log_prior()
-
-
 def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, scale: ElboScale) -> Elbo:
     """Return the bound of eq. (4) on one minibatch; `.loss.backward()` gives the gradients of prior and dynamics.
 
@@ -175,7 +170,7 @@ def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, sc
         return chain
 
     negative = _pyro_loss(program, prior.guide, scale.num_draws)
-    weight_term = weight_log_prior(dynamics)
+    weight_term = dynamics.log_prior()
     likelihood = num_copies * torch.stack([each.log_evidence.detach().double().sum() for each in found]).mean()
     return Elbo(
         value=weight_term - negative,

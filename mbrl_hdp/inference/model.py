@@ -16,7 +16,7 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, apply_keep_mask_full_width, keep_at_least
+from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.dynamics import ContextDynamics
@@ -26,6 +26,13 @@ from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.inference.row_density import compiled_row
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
+
+Obs = Float[Tensor, "B S"]
+Act = Float[Tensor, "B A"]
+State = dict[str, Tensor]
+Rng = torch.Generator | None
+# What mbrl-lib's `Model.sample` returns: next observations, no rewards, no terminations, next state.
+Step = tuple[Obs, None, None, State]
 
 
 @dataclass(frozen=True)
@@ -123,11 +130,6 @@ class ContextModel(mbrl.models.Model):
     def chain(self) -> ContextChain:
         """The distilled chain as tensors, width `num_contexts`."""
         return self._chain
-
-    @property
-    def full_chain(self) -> ContextChain:
-        """The distilled chain at full width (Algorithm 2, policy form): spurious contexts are never entered."""
-        return apply_keep_mask_full_width(self.posterior(), self._kept)
 
     @property
     def slots(self) -> Int[Tensor, " k"]:
@@ -251,11 +253,7 @@ class ContextModel(mbrl.models.Model):
 
     # mbrl-lib's interface --------------------------------------------------------------------------------------
 
-    def loss(
-        self,
-        model_in: TransitionBatch,
-        target: Tensor | None = None,  # noqa: ARG002 - mbrl-lib passes it
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def loss(self, model_in: TransitionBatch, target: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:  # noqa: ARG002
         """Return the negative ELBO per transition of a batch from mbrl-lib's replay buffer.
 
         Sequences `B T dim` are episodes (or pieces of them); single transitions `B dim` are episodes of one step.
@@ -269,11 +267,7 @@ class ContextModel(mbrl.models.Model):
         meta = {"log_likelihood": float(bound.log_likelihood), "prior_kl": float(bound.prior_kl)}
         return bound.loss, meta
 
-    def eval_score(
-        self,
-        model_in: TransitionBatch,
-        target: Tensor | None = None,  # noqa: ARG002 - mbrl-lib passes it
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def eval_score(self, model_in: TransitionBatch, target: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:  # noqa: ARG002
         """Return the squared error of the belief's mean prediction, not reduced: `B S` or `B T S`."""
         batch = self._episodes(model_in)
         data = Trajectories(batch.obs.cpu().numpy(), batch.act.cpu().numpy())
@@ -295,12 +289,7 @@ class ContextModel(mbrl.models.Model):
         lengths = torch.full((len(obs),), act.shape[1], device=obs.device)
         return EpisodeBatch(torch.cat([obs, next_obs[:, -1:]], 1), act, lengths)
 
-    def reset(
-        self,
-        obs: Float[Tensor, "B S"] | Float[np.ndarray, "B S"],
-        rng: torch.Generator | None = None,
-        belief: Float[Tensor, "B k"] | None = None,
-    ) -> dict[str, Tensor]:
+    def reset(self, obs: Obs | np.ndarray, rng: Rng = None, belief: Float[Tensor, "B k"] | None = None) -> State:
         """Begin imagined trajectories: the first context is drawn from `belief`, else from `initial`.
 
         mbrl-lib's ModelEnv hands over an array, whatever its own annotation says.
@@ -309,13 +298,7 @@ class ContextModel(mbrl.models.Model):
         first = self._chain.initial.expand(len(obs), -1) if belief is None else belief
         return {"obs": obs, "context": torch.multinomial(first, 1, generator=rng).squeeze(-1)}
 
-    def sample(
-        self,
-        act: Float[Tensor, "B A"],
-        model_state: dict[str, Tensor],
-        deterministic: bool = False,
-        rng: torch.Generator | None = None,
-    ) -> tuple[Float[Tensor, "B S"], None, None, dict[str, Tensor]]:
+    def sample(self, act: Act, model_state: State, deterministic: bool = False, rng: Rng = None) -> Step:
         """Step every imagined trajectory in its own context, then draw the context that acts next."""
         obs, context = model_state["obs"], model_state["context"]
         slot = self.slots[context]

@@ -35,14 +35,12 @@ class OnlineFilter:
         self._transition = np.ascontiguousarray(transition, dtype=np.float64)
         self._log_lik = log_lik
         self._obs: Vector | None = None
-        self.belief = self._initial.copy()
-        self.filtered = self._initial.copy()
+        self.belief, self.filtered = self._initial.copy(), self._initial.copy()
 
     def reset(self, obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
         """Begin an episode at its first observation; return the belief, which is `initial`."""
         self._obs = np.asarray(obs)
-        self.belief = self._initial.copy()
-        self.filtered = self._initial.copy()
+        self.belief, self.filtered = self._initial.copy(), self._initial.copy()
         return self.belief
 
     def update(self, act: Float[np.ndarray, " A"], next_obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:

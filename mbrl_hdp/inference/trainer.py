@@ -23,6 +23,8 @@ from mbrl_hdp.probability.hmm import filter_contexts
 from mbrl_hdp.types import ContextChain, ContextPosterior
 
 Report = Callable[[int, float, int], None]
+# A copy of everything that training changes, but for the optimiser: parameters and kept contexts.
+TrainingState = tuple[list[Tensor], Bool[Tensor, " K"]]
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,6 @@ class RunLength:
 
     num_steps: int
     is_stopped: bool
-
-
-@dataclass(frozen=True)
-class TrainingState:
-    """A copy of everything that training changes, but for the optimiser."""
-
-    values: list[Tensor]
-    keep: Bool[Tensor, " K"]
 
 
 class Trainer:
@@ -121,13 +115,13 @@ class Trainer:
         return EarlyStop(config.patience, config.tolerance, config.check_every, first, self._state, measure)
 
     def _state(self) -> TrainingState:
-        return TrainingState([value.detach().clone() for value in self._values()], self.keep.clone())
+        return [value.detach().clone() for value in self._values()], self.keep.clone()
 
     def _restore(self, state: TrainingState) -> None:
+        values, self.keep = state
         with torch.no_grad():
-            for value, saved in zip(self._values(), state.values, strict=True):
+            for value, saved in zip(self._values(), values, strict=True):
                 value.copy_(saved)
-        self.keep = state.keep
 
     def _values(self) -> list[Tensor]:
         return [*self.prior.parameters(), *self.dynamics.parameters()]

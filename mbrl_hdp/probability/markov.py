@@ -42,12 +42,10 @@ def stationary(transition: Float[Tensor, "K K"], start: Float[Tensor, " K"] | No
     is_recurrent = np.zeros(size, dtype=bool)
     for members in classes:
         is_recurrent[members] = True
-    # Where the transient part of the start ends: its first recurrent context.
-    entered = begin[is_recurrent] + begin[~is_recurrent] @ _numpy(
-        _censored(stochastic, torch.from_numpy(is_recurrent))[1]
-    )
-    arrival = np.zeros(size)
-    arrival[is_recurrent] = entered
+    arrival = np.where(is_recurrent, begin, 0.0)
+    if not is_recurrent.all():  # the transient part of the start ends in its first recurrent context
+        exits = _censored(stochastic, torch.from_numpy(is_recurrent))[1]
+        arrival[is_recurrent] += begin[~is_recurrent] @ _numpy(exits)
     shares = np.zeros(size)
     for members in classes:
         shares[members] = arrival[members].sum() * _irreducible_shares(matrix[np.ix_(members, members)])

@@ -23,11 +23,9 @@ class Scene(Protocol):
 
     def begin(self, ax: Any, record: Record) -> None:
         """Set the axes up."""
-        ...
 
     def show(self, step: int) -> None:
         """Draw observation `step`, 0 to the episode's length."""
-        ...
 
 
 class CartPoleScene:

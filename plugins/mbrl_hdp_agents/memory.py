@@ -25,7 +25,7 @@ def take_in(replay: BeliefReplay, epoch: Epoch) -> None:
 def replay_state(replay: BeliefReplay) -> dict[str, Tensor]:
     """Return what the run's own episodes do not hold: the beliefs, one row an observation, and the generator."""
     state = replay.state_dict()
-    _, beliefs = replay.codec.unpack_tensors(state["packed"])
+    _, beliefs = replay.codec.unpack(state["packed"])
     return {"beliefs": beliefs, "generator": state["generator"]}
 
 
@@ -33,6 +33,6 @@ def restore_replay(replay: BeliefReplay, state: Mapping[str, Tensor], data: Traj
     """Fill an empty buffer with the run's episodes and the beliefs of `replay_state`."""
     replay.extend(data)
     full = replay.state_dict()
-    obs, _ = replay.codec.unpack_tensors(full["packed"])
+    obs, _ = replay.codec.unpack(full["packed"])
     packed = replay.codec.pack_tensors(obs, state["beliefs"])
     replay.load_state_dict({**full, "packed": packed, "generator": state["generator"]})

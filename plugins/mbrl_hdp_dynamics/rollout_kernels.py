@@ -33,14 +33,14 @@ _HALF_PI_LOW = np.float32(np.pi / 2 - 1.5703125)
 
 @compiled()
 @no_type_check
-def _rounded_up(rows: int) -> int:
+def _rounded_up(rows):
     """Return the width that `rows` take: what is left over after whole vectors would be computed one by one."""
     return (rows + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
 @compiled()
 @no_type_check
-def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
+def _sine_cosine(angle, sine, cosine, rows):
     """Return sine and cosine of `rows` angles to single precision.
 
     Quadrant and Taylor polynomials on [-pi/4, pi/4], without branches: the library's functions are not vectorised.
@@ -64,17 +64,7 @@ def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
 
 @compiled()
 @no_type_check
-def _load_features(
-    state: Array,
-    acts: Array,
-    first: int,
-    step: int,
-    is_angle: Array,
-    centre: Array,
-    factor: Array,
-    x: Array,
-    width: int,
-) -> None:
+def _load_features(state, acts, first, step, is_angle, centre, factor, x, width):
     """Fill x with the scaled features: observations (angles as sine and cosine), actions, one."""
     column = 0
     for s in range(state.shape[0]):
@@ -101,7 +91,7 @@ def _load_features(
 
 @compiled()
 @no_type_check
-def _longest_prefix(paths: Array, path: int) -> tuple[int, int]:
+def _longest_prefix(paths, path):
     """Find the earlier path, among the nearest, that goes the same way longest: its number and for how many steps."""
     twin = length = 0
     for other in range(max(0, path - _MOST_COMPARED), path):
@@ -177,21 +167,21 @@ def _array(tensor: Tensor) -> Array:
 @compiled()
 @no_type_check
 def _roll_out_deltas(
-    obs: Array,
-    acts: Array,
-    paths: Array,
-    is_angle: Array,
-    in_centre: Array,
-    in_factor: Array,
-    out_centre: Array,
-    out_scale: Array,
-    affine: Array,
-    by_unit: Array,
-    out_bias: Array,
-    noise: Array,
-    is_noisy: bool,
-    states: Array,
-) -> None:
+    obs,
+    acts,
+    paths,
+    is_angle,
+    in_centre,
+    in_factor,
+    out_centre,
+    out_scale,
+    affine,
+    by_unit,
+    out_bias,
+    noise,
+    is_noisy,
+    states,
+):
     """Set states[h, p, c] to where plan c is after step h on path p: obs' = obs + change of the path's context.
 
     Without noise, steps that a path has in common with an earlier one are copied: plans react to earlier contexts only.

@@ -60,6 +60,13 @@ class HeadsConfig:
     )
 
 
+@dataclass
+class KinematicConfig(HeadsConfig):
+    """Settings of models that integrate velocities."""
+
+    dt: float | None = setting(None, "seconds per step; null takes the task's", above=0.0)
+
+
 class StructuredDynamics(ContextDynamics):
     """Per-context networks on scaled features, with a learned noise std per context and target.
 

@@ -11,19 +11,18 @@ from torch import Tensor
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
-from mbrl_hdp_dynamics.structured import HeadsConfig, NoiseSource, StructuredDynamics, require_dt
+from mbrl_hdp_dynamics.structured import KinematicConfig, NoiseSource, StructuredDynamics, require_dt
 
 _COLUMNS = 6
 
 
 @dataclass
-class VehicleConfig(HeadsConfig):
+class VehicleConfig(KinematicConfig):
     """Settings of `vehicle`."""
 
     hidden_sizes: list[int] = setting(
         [64], "units of the hidden ReLU layers of every context's network", at_least=1, at_most=16_384
     )
-    dt: float | None = setting(None, "seconds per step; null takes the task's", above=0.0)
     density: str = setting(
         "ego",
         "cars whose motion enters the context likelihood: ego (the actions move no other car) or all",

@@ -35,14 +35,19 @@ def build_custom(config: CustomConfig, task: TaskSpec) -> PlannerConfig:
     return checked_planner(config, task)
 
 
+_PLANNERS: dict[str, type[PlannerConfig]] = {
+    "cem": CemConfig,
+    "mbrl_cem": MbrlCemConfig,
+    "icem": IcemConfig,
+    "mppi": MppiConfig,
+    "random_shooting": RandomShootingConfig,
+    "custom": CustomConfig,
+}
+
+
 @hookimpl
 def mbrl_hdp_register_planners() -> Iterable[PluginSpec[PlannerConfig]]:
-    """Register the built-in planners."""
-    return [
-        PluginSpec("cem", CemConfig, checked_planner, "the paper's cross-entropy method with coloured noise"),
-        PluginSpec("mbrl_cem", MbrlCemConfig, checked_planner, "mbrl-lib's CEMOptimizer, unchanged"),
-        PluginSpec("icem", IcemConfig, checked_planner, "mbrl-lib's ICEMOptimizer, unchanged"),
-        PluginSpec("mppi", MppiConfig, checked_planner, "mbrl-lib's MPPIOptimizer, unchanged"),
-        PluginSpec("random_shooting", RandomShootingConfig, checked_planner, "the best of many random plans"),
-        PluginSpec("custom", CustomConfig, build_custom, "an optimiser class of your own, by its import path"),
-    ]
+    """Register the built-in planners; the first line of a class's docstring is its summary."""
+    for name, config in _PLANNERS.items():
+        build = build_custom if config is CustomConfig else checked_planner
+        yield PluginSpec(name, config, build, str(config.__doc__).partition("\n")[0].rstrip("."))

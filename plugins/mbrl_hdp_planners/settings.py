@@ -33,33 +33,34 @@ class CemConfig(PlannerConfig):
 
 
 @dataclass
-class MbrlCemConfig(PlannerConfig):
-    """mbrl-lib's CEMOptimizer, unchanged."""
+class EliteConfig(PlannerConfig):
+    """What both of mbrl-lib's cross-entropy methods take."""
 
-    target: ClassVar[str] = f"{_STOCK}.CEMOptimizer"
-
-    population_size: int = setting(128, "candidate plans per iteration", at_least=2)
+    population_size: int = setting(128, "candidate plans per iteration (of the first one in icem)", at_least=2)
     elite_ratio: float = setting(0.0625, "share of the candidates that are elites", above=0.0, at_most=1.0)
     num_iterations: int = setting(4, "iterations per plan", at_least=1)
     alpha: float = setting(0.1, "share of the old mean and dispersion in the new ones", at_least=0.0, below=1.0)
     return_mean_elites: bool = setting(True, "act by the final mean; otherwise by the best candidate seen")
+
+
+@dataclass
+class MbrlCemConfig(EliteConfig):
+    """mbrl-lib's CEMOptimizer, unchanged."""
+
+    target: ClassVar[str] = f"{_STOCK}.CEMOptimizer"
+
     clipped_normal: bool = setting(True, "clip a normal to the bounds; otherwise a truncated normal")
 
 
 @dataclass
-class IcemConfig(PlannerConfig):
+class IcemConfig(EliteConfig):
     """mbrl-lib's ICEMOptimizer, unchanged."""
 
     target: ClassVar[str] = f"{_STOCK}.ICEMOptimizer"
 
-    population_size: int = setting(128, "candidate plans of the first iteration", at_least=2)
-    elite_ratio: float = setting(0.0625, "share of the candidates that are elites", above=0.0, at_most=1.0)
-    num_iterations: int = setting(4, "iterations per plan", at_least=1)
     population_decay_factor: float = setting(1.25, "the population shrinks by this factor per iteration", at_least=1.0)
     colored_noise_exponent: float = setting(2.0, "exponent of the noise's power law along a plan", at_least=0.0)
     keep_elite_frac: float = setting(0.3, "share of the elites that are candidates again", at_least=0.0, at_most=1.0)
-    alpha: float = setting(0.1, "share of the old mean and variance in the new ones", at_least=0.0, below=1.0)
-    return_mean_elites: bool = setting(True, "act by the final mean; otherwise by the best candidate seen")
 
 
 @dataclass

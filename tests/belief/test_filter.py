@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mbrl_hdp.belief.filter import predict, update_belief
-from mbrl_hdp.probability import filter_contexts
+from mbrl_hdp.probability.hmm import filter_contexts
 from mbrl_hdp.types import ContextChain
 
 TRANSITION = np.array([[0.7, 0.2, 0.1], [0.05, 0.9, 0.05], [0.3, 0.3, 0.4]])

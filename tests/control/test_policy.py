@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.networks import FlatAdam, StackedMlp, squashed_draw, squashed_grad
 from mbrl_hdp.control.policy import PAPER_SAC, ContextSac, SacConfig
-from mbrl_hdp.control.replay import BeliefReplay, known_beliefs
+from mbrl_hdp.control.replay import BeliefReplay
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError, ConfigError, FitError
 
@@ -448,7 +448,7 @@ class TestToyWorld:
         act = rng.uniform(-1, 1, (num_episodes, num_steps, 1))
         reward = act[..., 0] * (1 - 2 * context[:, :-1])
         data = Trajectories(rng.normal(size=(*shape, 1)), act, reward=reward)
-        beliefs = 0.8 * known_beliefs(guess, 2) + 0.1
+        beliefs = 0.8 * np.eye(2)[guess] + 0.1
         replay = BeliefReplay(BeliefCodec(1, num_contexts), 1)
         replay.extend(data, beliefs if num_contexts else None)
         return replay

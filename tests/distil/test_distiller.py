@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mbrl_hdp.distil.distiller import apply_keep_mask, apply_keep_mask_full_width, keep_at_least
+from mbrl_hdp.distil.distiller import apply_keep_mask, keep_at_least
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.types import ContextChain, ContextPosterior
 
@@ -28,19 +28,6 @@ def test_apply_keep_mask_is_theorem_1():
     torch.testing.assert_close(reduced.initial, torch.tensor([0.625, 0.375], dtype=torch.float64))
     mass = stationary(matrix)[KEEP]
     torch.testing.assert_close(reduced.transition.T @ mass, mass)
-
-
-def test_the_policy_form_holds_the_same_chain_at_full_width():
-    small = apply_keep_mask(ContextPosterior(CHAIN), KEEP)
-    full = apply_keep_mask_full_width(ContextPosterior(CHAIN), KEEP)
-    assert full.transition.shape == (4, 4)
-    assert full.transition[:, ~KEEP].abs().max() == 0
-    assert full.initial[~KEEP].abs().max() == 0
-    torch.testing.assert_close(full.transition[KEEP][:, KEEP], small.transition)
-    torch.testing.assert_close(full.initial[KEEP], small.initial)
-    away = CHAIN.transition[~KEEP][:, ~KEEP]
-    exits = torch.linalg.inv(torch.eye(2, dtype=torch.float64) - away) @ CHAIN.transition[~KEEP][:, KEEP]
-    torch.testing.assert_close(full.transition[~KEEP][:, KEEP], exits)
 
 
 def test_at_least_one_context_survives():

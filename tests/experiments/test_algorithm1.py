@@ -35,7 +35,7 @@ def train(run, folder, monkeypatch):
 
 
 def stored_beliefs(replay):
-    _, beliefs = replay.codec.unpack_tensors(replay.state_dict()["packed"])
+    _, beliefs = replay.codec.unpack(replay.state_dict()["packed"])
     return beliefs.numpy()
 
 

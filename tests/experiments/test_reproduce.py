@@ -317,7 +317,7 @@ def test_a_branch_equals_the_whole_run():
         branch.advance(step, 8)
 
         whole, uninterrupted = fresh()
-        whole.distiller.train_threshold = 0.34
+        whole.distillation.train_threshold = 0.34
         uninterrupted.advance(0, 8)
     assert torch.equal(branch.keep, uninterrupted.keep)
     for ours, theirs in zip(branched.parameters(), whole.parameters(), strict=True):

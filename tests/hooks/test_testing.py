@@ -145,5 +145,5 @@ def test_baselines_and_dynamics_come_through_their_hooks():
     module.mbrl_hdp_register_dynamics = hookimpl(mbrl_hdp_register_dynamics)
     registry = load_registry(sources=[PluginSource("mine", "my-package", "1", lambda: module)], strict=True)
     task = TaskSpec(2, obs_dim=3, act_dim=2)
-    assert isinstance(registry.build_baseline("follower", task), Follower)
+    assert isinstance(registry.get("baseline", "follower").build(EmptyConfig(), task), Follower)
     check_dynamics(registry.build_dynamics("affine", task))

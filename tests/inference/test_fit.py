@@ -245,6 +245,19 @@ class TestChoose:
         worse = HeldOutScore(np.full(4, 5.0), few + 0.3, 2)
         assert choose([lucky, worse]) == 0
 
+    @pytest.mark.parametrize(("standard_errors", "taken"), [(1.9, 1), (2.1, 0)])
+    def test_chance_ends_at_two_standard_errors(self, standard_errors, taken):
+        errors = np.full(4, 1.0)
+        apart = np.array([-1.0, 1.0, -1.0, 1.0])  # standard deviation 1, standard error of the mean 1 / sqrt(4 - 1)
+        worse = errors + apart + standard_errors / np.sqrt(3.0)
+        assert choose([HeldOutScore(np.full(4, 3.0), errors, 2), HeldOutScore(np.full(4, 5.0), worse, 2)]) == taken
+
+    def test_predictions_within_the_tolerance_do_not_reject(self):
+        errors = np.full(4, 1.0)
+        for factor, taken in ((1.04, 1), (1.06, 0)):  # every step is worse, so chance is no excuse
+            other = HeldOutScore(np.full(4, 5.0), errors * factor**2, 2)
+            assert choose([HeldOutScore(np.full(4, 3.0), errors, 2), other]) == taken
+
     def test_diverged_runs_are_never_taken(self):
         nothing = HeldOutScore(np.full(50, np.nan), np.full(50, np.nan), 1)
         assert choose([nothing, held_out(-3.0, 0.9)]) == 1

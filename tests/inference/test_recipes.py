@@ -83,7 +83,7 @@ def test_what_each_recipe_does_to_a_masked_chain_inside_the_bound(data, recipe, 
     point = PointPrior([0.2, 0.2, 0.6], [[0.5, 0.3, 0.2], [0.4, 0.2, 0.4], [0.1, 0.5, 0.4]])
     trainer = trainer_of(model, data, recipe, Schedule(freeze_until=0.0, distil_from=0.0))
     trainer.prior = point
-    trainer.distiller = KeepFirstAndLast()
+    trainer.distillation = KeepFirstAndLast()
     with torch.no_grad():
         log_lik = step_log_lik(model.dynamics, trainer.data.batch())[..., [0, 2]]
         wanted = -(log_evidence(chain, log_lik, trainer.data.lengths).double().sum() + model.dynamics.log_prior())

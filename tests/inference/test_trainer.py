@@ -62,7 +62,7 @@ def expected_rows(prior, data):
 
 def known_trainer(data, **changes):
     prior = HdpPrior(3, row_concentration=3.0, stickiness=1.0)
-    rule = load_registry().build_distiller("stationary", TaskSpec(3))
+    rule = load_registry().build_distillation("stationary", TaskSpec(3))
     config = FitConfig(learning_rate=1e-9, top_learning_rate=1e-9, num_steps=60, **changes)
     schedule = Schedule(freeze_until=0.0, distil_from=1.0, decay_from=1.0)
     torch.manual_seed(0)

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller
-from mbrl_hdp.experiments.studies.cartpole_fit import episodes, held_out_episodes, part, run_fit, score
+from mbrl_hdp.experiments.studies.cartpole_fit import episodes, held_out_episodes, parts_of, run_fit, score
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.fit import build_model
-from mbrl_hdp.inference.model import ContextModel, ModelParts
+from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.schedule import TEMPERED, FitConfig, Schedule
 from mbrl_hdp.inference.scoring import align
@@ -121,11 +121,7 @@ class TwoLargest(Distiller):
 
 def _untrained(settings: Settings, data: Trajectories) -> ContextModel:
     registry = load_registry()
-    parts = ModelParts(
-        part(registry, "prior", settings["prior"]),
-        part(registry, "dynamics", settings["dynamics"]),
-        part(registry, "distillation", settings["distillation"]),
-    )
+    parts = parts_of(registry, settings)
     seed = sub_seed(settings["seed"], "start", 0)
     model = build_model(parts, TaskSpec(settings["max_contexts"], data.obs_dim, data.act_dim, seed=seed), registry)
     model.dynamics.set_normaliser(*(torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()))

@@ -15,7 +15,7 @@ from mbrl_hdp.envs.cartpole import CartPolePhysics
 from mbrl_hdp.experiments.fingerprint import installed_plugins
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.fit import fit
-from mbrl_hdp.inference.model import ContextModel, Part
+from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.scoring import align, empirical_transition
 from mbrl_hdp.probability.markov import stationary
@@ -64,11 +64,12 @@ def run_fit(settings: Settings) -> Results:
     """Fit and score one cell."""
     data, held_out = episodes(settings), held_out_episodes(settings)
     registry = load_registry()
+    parts = parts_of(registry, settings)
     model = fit(
         data,
-        prior=part(registry, "prior", settings["prior"]),
-        distillation=part(registry, "distillation", settings["distillation"]),
-        dynamics=part(registry, "dynamics", settings["dynamics"]),
+        parts.prior,
+        parts.distillation,
+        parts.dynamics,
         max_contexts=settings["max_contexts"],
         seed=settings["seed"],
         config=FitConfig(**settings["fit"]),
@@ -108,6 +109,11 @@ def episodes(settings: Settings) -> Trajectories:
 def held_out_episodes(settings: Settings) -> Trajectories:
     """Simulate the held-out episodes of a cell."""
     return _collect(settings, HELD_OUT_EPISODES, _HELD_OUT_SEED + settings["seed"])
+
+
+def parts_of(registry: Registry, settings: Settings) -> ModelParts:
+    """Return the three parts of a cell's model."""
+    return ModelParts(**{kind: part(registry, kind, settings[kind]) for kind in ("prior", "dynamics", "distillation")})
 
 
 def part(registry: Registry, kind: str, words: Settings) -> Part:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from mbrl_hdp.experiments.studies.branches import run_cell
 from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
-from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table, table_of
 
 SUCCESS = 0.95
 MEDIAN = 0.985
@@ -40,9 +40,18 @@ def page(records: list[CellRecord]) -> Page:
         f"accuracy above {SUCCESS} and exactly two contexts after distillation. The paper shows one seed (its Figure "
         "with Result A) and no accuracy.\n\n"
     )
-    return Page(body + table(COLUMNS, rows) + "\n\n" + table(*_each(records)), gates)
+    each = {"K": lambda record: str(record.settings["max_contexts"])} | EACH | {"runs (* taken)": _runs}
+    return Page(body + table(COLUMNS, rows) + "\n\n" + table_of(records, each), gates)
 
 
+# What pages of fits show of every one.
+EACH: dict[str, Callable[[CellRecord], str]] = {
+    "seed": lambda record: record.seed,
+    "accuracy": lambda record: f"{record.results['accuracy']:.4f}",
+    "contexts": lambda record: str(record.results["num_contexts"]),
+    "switch probability": lambda record: f"{record.results['switch']:.4f}",
+    "empirical": lambda record: f"{record.results['true_switch']:.4f}",
+}
 COLUMNS = ("K", "seeds", "successes", "accuracy: least", "median", "contexts kept", "third mass: most", "s a fit")
 
 
@@ -63,20 +72,8 @@ def row(name: str, group: list[CellRecord]) -> list[str]:
     ]
 
 
-def _each(records: list[CellRecord]) -> tuple[tuple[str, ...], list[list[str]]]:
-    rows = [
-        [
-            str(record.settings["max_contexts"]),
-            record.seed,
-            f"{record.results['accuracy']:.4f}",
-            str(record.results["num_contexts"]),
-            f"{record.results['switch']:.4f}",
-            f"{record.results['true_switch']:.4f}",
-            ", ".join(run["schedule"] + ("*" if run["taken"] else "") for run in record.results["runs"]),
-        ]
-        for record in records
-    ]
-    return ("K", "seed", "accuracy", "contexts", "switch probability", "empirical", "runs (* taken)"), rows
+def _runs(record: CellRecord) -> str:
+    return ", ".join(run["schedule"] + ("*" if run["taken"] else "") for run in record.results["runs"])
 
 
 def _gates(size: int, group: list[CellRecord], planned: int, needed: int) -> list[Gate]:

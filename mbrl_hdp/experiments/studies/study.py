@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mbrl_hdp.experiments.fingerprint import code_fingerprint, roots_of
 
 Settings = dict[str, Any]
 Results = dict[str, Any]
-
+Item = TypeVar("Item")
 
 CURRENT = "current"
 NEVER_RUN = "never run"
@@ -156,6 +156,11 @@ def cell_words(settings: Settings) -> str:
     shown = ("family", "switch", "variant", "prior", "max_contexts", "agent", "failure", "profile", "seed")
     words = {key: settings[key]["name"] if key == "prior" else settings[key] for key in shown if key in settings}
     return " ".join(f"{key}={value}" for key, value in words.items())
+
+
+def table_of(items: Sequence[Item], columns: Mapping[str, Callable[[Item], str]]) -> str:
+    """Write a Markdown table with one row an item; a column is its heading and what it shows of an item."""
+    return table(list(columns), [[shown(item) for shown in columns.values()] for item in items])
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
