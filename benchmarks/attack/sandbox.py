@@ -123,6 +123,9 @@ def _child(job: Callable[[], int], folder: Path, logs: Sequence[Path]) -> None:
         for number, path in enumerate(logs, start=1):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             os.dup2(handle, number)
+        # Not the parent's: a test runner that captures output has put objects of its own there.
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         os.setsid()
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
         _limit(resource.RLIMIT_FSIZE, OUTPUT)

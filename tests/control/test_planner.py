@@ -307,7 +307,7 @@ def test_random_shooting_stays_within_bounds_and_takes_the_best(color):
         (CemConfig(horizon=3, replan_freq=4), "planner.replan_freq=4 exceeds planner.horizon=3"),
         (CustomConfig(optimizer="mbrl.planning.NoSuch"), "planner.optimizer='mbrl.planning.NoSuch' cannot be imported"),
         (CustomConfig(optimizer="no_such_package.Thing"), "cannot be imported"),
-        (CustomConfig(optimizer="nothing"), "cannot be imported"),
+        (CustomConfig(optimizer="nothing"), "is no import path"),
         (CustomConfig(optimizer="collections.OrderedDict"), "has no method optimize"),
         (CustomConfig(kwargs={"no_such": 1}), "planner.kwargs"),
     ],

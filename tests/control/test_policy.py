@@ -198,7 +198,7 @@ class PlainSac:
                             old.lerp_(new.detach(), config.tau)
 
 
-class RecordedReplay:
+class RecordedReplay(BeliefReplay):
     """Keeps what was drawn, and where the generator stood."""
 
     def __init__(self, replay):
