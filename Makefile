@@ -10,7 +10,7 @@ JOBS   ?= 2
 # pip's own notices about mbrl-lib's old pins would only frighten; `mbrl-hdp doctor` checks what matters.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup demo test lint type format bench studies lock clean help
+.PHONY: setup demo test lint type format bench mutants studies lock clean help
 .DEFAULT_GOAL := help
 
 help: ## show the targets
@@ -50,6 +50,9 @@ format: $(STAMP) ## rewrite the files in our format
 
 bench: $(STAMP) ## ratios against peers, one thread
 	@$(BIN)/python -m benchmarks
+
+mutants: $(STAMP) ## mutation testing of the mathematical rooms, resumable (hours); page in docs/results (MUTANTS="--only distil")
+	@$(BIN)/python -m benchmarks.mutants $(MUTANTS)
 
 studies: $(STAMP) ## the paper's model-learning studies, resumable (hours); pages in docs/results
 	@$(BIN)/mbrl-hdp reproduce all --jobs $(JOBS)

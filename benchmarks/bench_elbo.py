@@ -148,7 +148,7 @@ def _peak() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return float(line.split()[1]) / 1024
-    raise RuntimeError("this system does not tell a process its peak memory")
+    raise RuntimeError("this system does not report a process's peak memory")
 
 
 def main() -> None:

@@ -115,7 +115,7 @@ def large_fit(num_trajectories: int) -> dict[str, float]:
     No context is ever removed: how many remain, and with them the work of a step, would depend on the number of steps.
     """
     torch.set_num_threads(1)
-    rule = load_registry().get("distiller", "stationary").spec
+    rule = load_registry().get("distillation", "stationary").spec
     keep_all = Part("stationary", rule.config(train_threshold=0.0, test_threshold=0.0))
     schedule = replace(PLAIN, distil_from=1.0)
 
@@ -142,7 +142,7 @@ def cartpole(num_trajectories: int) -> Trajectories:
 def untrained(data: Trajectories, max_contexts: int) -> ContextModel:
     """Build a cart-pole model that has learned nothing yet and keeps all its contexts."""
     registry = load_registry()
-    names = {"prior": "hdp", "dynamics": "cartpole", "distiller": "stationary"}
+    names = {"prior": "hdp", "dynamics": "cartpole", "distillation": "stationary"}
     parts = [Part(name, registry.get(kind, name).spec.config()) for kind, name in names.items()]
     model = build_model(ModelParts(*parts), TaskSpec(max_contexts, data.obs_dim, data.act_dim), registry)
     model.dynamics.set_normaliser(*(torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()))

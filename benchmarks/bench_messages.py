@@ -23,14 +23,14 @@ from pyro.ops.indexing import Vindex
 from torch import Tensor
 
 from benchmarks.report import Row, time_pair
-from mbrl_hdp.probability import log_evidence
+from mbrl_hdp.probability.hmm import log_evidence
 from mbrl_hdp.types import ContextChain
 
 BATCH = NUM_STEPS = 100
 
 
 class Problem(NamedTuple):
-    """Leaves whose gradients are asked for.
+    """Leaves whose gradients are computed.
 
     `before` is the distribution of the context before the first move: Pyro's DiscreteHMM begins there.
     """

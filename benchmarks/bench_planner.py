@@ -22,12 +22,13 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from benchmarks.report import Row, time_pair
-from mbrl_hdp.control.planner import CemConfig, CustomConfig, make_planner
+from mbrl_hdp.control.planner import make_planner
 from mbrl_hdp.envs.cartpole import CartPoleSwingUp
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
 from mbrl_hdp.types import ContextChain, TaskSpec
+from mbrl_hdp_planners import CemConfig, CustomConfig
 
 NUM_NETWORKS, HIDDEN = 5, 128
 OBS = np.array([0.1, -0.2, 3.0, 0.3], dtype=np.float32)
@@ -103,7 +104,7 @@ def context_model() -> ContextModel:
     parts = ModelParts(
         *(
             Part(name, registry.get(kind, name).spec.config())
-            for kind, name in (("prior", "dirichlet"), ("dynamics", "cartpole"), ("distiller", "stationary"))
+            for kind, name in (("prior", "dirichlet"), ("dynamics", "cartpole"), ("distillation", "stationary"))
         )
     )
     model = build_model(parts, task, registry)

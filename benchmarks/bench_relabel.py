@@ -32,7 +32,7 @@ def _data() -> Trajectories:
 def _model(data: Trajectories) -> ContextModel:
     """An untrained model: every context has the same mass, so none is distilled away."""
     registry = load_registry()
-    names = (("prior", "hdp"), ("dynamics", "cartpole"), ("distiller", "stationary"))
+    names = (("prior", "hdp"), ("dynamics", "cartpole"), ("distillation", "stationary"))
     parts = ModelParts(*(Part(name, registry.get(kind, name).spec.config()) for kind, name in names))
     model = build_model(parts, TaskSpec(CONTEXTS, 4, 1), registry)
     model.dynamics.set_normaliser(*(torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()))

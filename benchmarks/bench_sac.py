@@ -20,7 +20,7 @@ from stable_baselines3.common.logger import Logger
 from benchmarks.report import Row, time_pair
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.policy import ContextSac, SacConfig
-from mbrl_hdp.control.replay import BeliefReplay, known_beliefs
+from mbrl_hdp.control.replay import BeliefReplay
 from mbrl_hdp.data.trajectories import Trajectories
 
 UPDATES, EPISODES, STEPS, BATCH = 100, 100, 100, 256
@@ -36,7 +36,7 @@ def _data() -> Trajectories:
 def _replay(num_contexts: int) -> BeliefReplay:
     replay = BeliefReplay(BeliefCodec(4, num_contexts), 1)
     contexts = np.random.default_rng(1).integers(num_contexts, size=(EPISODES, STEPS + 1))
-    replay.extend(_data(), known_beliefs(contexts, num_contexts))
+    replay.extend(_data(), np.eye(num_contexts)[contexts])
     return replay
 
 

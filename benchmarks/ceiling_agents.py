@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from benchmarks.ceiling_cem import CemConfig, CemPlanner
 from benchmarks.ceiling_filter import ExactFilter, log_likelihoods
 from benchmarks.ceiling_tasks import Episodes, Task
-from mbrl_hdp.envs.batch import ReportsInfo
 from mbrl_hdp.envs.chains import FloatArray
 
 Information = Literal["known", "filtered", "blind"]
@@ -44,7 +43,7 @@ Gains = Callable[[FloatArray, FloatArray], FloatArray]
 
 
 def known_gains(guess: FloatArray, actuation: FloatArray) -> FloatArray:  # noqa: ARG001 - one signature for all
-    """The agent will be told the context before every step, so its controls are always carried out."""
+    """The agent will see the context before every step, so its controls are always carried out."""
     return np.ones((len(actuation), 1, actuation.shape[-1]))
 
 
@@ -114,7 +113,7 @@ class Outcome:
 
     Attributes:
         returns: `E`.
-        accuracy: share of the steps whose context the filter names right afterwards, of the steps that can tell.
+        accuracy: share of the steps whose context the filter names right afterwards, of the steps that are informative.
         info: what the physics reports at the end, `E` each.
     """
 
@@ -142,7 +141,7 @@ def run_episodes(task: Task, episodes: Episodes, agent: Agent, information: Info
         hits.append((filtered.argmax(axis=1) == context)[is_telling])
         state = next_state
     scored = np.concatenate(hits)
-    info = task.physics.info(state) if isinstance(task.physics, ReportsInfo) else {}
+    info = task.physics.info(state)
     return Outcome(returns, float(scored.mean()) if scored.size else float("nan"), info)
 
 

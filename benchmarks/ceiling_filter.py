@@ -6,8 +6,8 @@ import numpy as np
 
 from mbrl_hdp.envs.chains import FloatArray, IntArray, MarkovChain
 
-# The physics has no noise: two predictions that differ by much more than this tell the contexts apart at once, equal
-# ones tell nothing.
+# The physics has no noise: two predictions that differ by much more than this identify the context at once, equal
+# ones carry no information.
 OBS_NOISE = 1e-7
 
 

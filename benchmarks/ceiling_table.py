@@ -14,30 +14,30 @@ from mbrl_hdp.envs.chains import FloatArray
 from mbrl_hdp.errors import DataError
 
 SCHEMA_VERSION = 1
-Record = dict[str, Any]
+CeilingRecord = dict[str, Any]
 _TITLES = {"cartpole": "cart-pole hard", "drone": "drone", "intersection": "intersection"}
 _COLUMNS = ("known", "filtered", "blind")
 
 
-def load_records(path: Path) -> dict[str, Record]:
+def load_records(path: Path) -> dict[str, CeilingRecord]:
     """Read the records of the cells that are done; none if there is no file yet."""
     if not path.exists():
         return {}
     content = json.loads(path.read_text())
     if content.get("schema_version") != SCHEMA_VERSION:
         raise DataError(f"{path} has schema_version {content.get('schema_version')}, not {SCHEMA_VERSION}; delete it")
-    cells: dict[str, Record] = content["cells"]
+    cells: dict[str, CeilingRecord] = content["cells"]
     return cells
 
 
-def save_records(path: Path, records: Mapping[str, Record]) -> None:
+def save_records(path: Path, records: Mapping[str, CeilingRecord]) -> None:
     """Write all records, one line each."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(record)}" for key, record in records.items())
     path.write_text(f'{{"schema_version": {SCHEMA_VERSION}, "cells": {{\n{lines}\n}}}}\n')
 
 
-def summary(returns: FloatArray, num_seeds: int) -> Record:
+def summary(returns: FloatArray, num_seeds: int) -> CeilingRecord:
     """Return mean, standard deviation (over episodes), standard error (over seeds) and the mean return of every seed.
 
     Args:
@@ -54,7 +54,7 @@ def summary(returns: FloatArray, num_seeds: int) -> Record:
     }
 
 
-def best_of(records: Sequence[Record]) -> Record:
+def best_of(records: Sequence[CeilingRecord]) -> CeilingRecord:
     """Return the record with the highest mean over the seeds that all records have (less luck with the seeds)."""
     shared = min(len(record["returns_by_seed"]) for record in records)
     return max(records, key=lambda record: float(np.mean(record["returns_by_seed"][:shared])))
@@ -74,13 +74,13 @@ def _git(*words: str) -> str:
     return subprocess.run(("git", *words), capture_output=True, text=True, check=True).stdout.strip()
 
 
-def page(records: Mapping[str, Record]) -> str:
+def page(records: Mapping[str, CeilingRecord]) -> str:
     """Write the page: the table of the best, then every agent that was tried."""
     parts = [_HEAD, _best_table(records), _WORDS, _full_table(records), _settings(records)]
     return "\n".join(parts)
 
 
-def _best_table(records: Mapping[str, Record]) -> str:
+def _best_table(records: Mapping[str, CeilingRecord]) -> str:
     lines = ["| | context known | exact filter | blind |", "|---|---|---|---|"]
     for task, title in _TITLES.items():
         cells = [_of(records, task, column) for column in _COLUMNS]
@@ -90,15 +90,15 @@ def _best_table(records: Mapping[str, Record]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of(records: Mapping[str, Record], task: str, information: str) -> list[Record]:
+def _of(records: Mapping[str, CeilingRecord], task: str, information: str) -> list[CeilingRecord]:
     return [item for item in records.values() if item["task"] == task and item["information"] == information]
 
 
-def _short(record: Record) -> str:
+def _short(record: CeilingRecord) -> str:
     return f"**{record['mean']:.2f}** +- {record['standard_error']:.2f} ({record['agent']})"
 
 
-def _full_table(records: Mapping[str, Record]) -> str:
+def _full_table(records: Mapping[str, CeilingRecord]) -> str:
     header = "| task | context | agent | mean | std | standard error | episodes | seeds | notes |"
     lines = [header, "|---|---|---|---|---|---|---|---|---|"]
     for task in _TITLES:
@@ -107,14 +107,14 @@ def _full_table(records: Mapping[str, Record]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _full_row(record: Record) -> str:
+def _full_row(record: CeilingRecord) -> str:
     numbers = " | ".join(f"{record[name]:.3f}" for name in ("mean", "std", "standard_error"))
     first, last = record["seeds"]
     place = f"| {record['task']} | {record['information']} | {record['agent']} |"
     return f"{place} {numbers} | {record['num_episodes']} | {first}-{last} | {_notes(record)} |"
 
 
-def _notes(record: Record) -> str:
+def _notes(record: CeilingRecord) -> str:
     notes = []
     if record["information"] == "filtered" and record["accuracy"] is not None:
         notes.append(f"contexts right {record['accuracy']:.4f}")
@@ -124,7 +124,7 @@ def _notes(record: Record) -> str:
     return "; ".join(notes)
 
 
-def _settings(records: Mapping[str, Record]) -> str:
+def _settings(records: Mapping[str, CeilingRecord]) -> str:
     lines = ["| task | context | agent | settings | commit | seconds |", "|---|---|---|---|---|---|"]
     for record in records.values():
         place = f"| {record['task']} | {record['information']} | {record['agent']} |"
@@ -144,7 +144,7 @@ Mean return of an episode +- standard error (which agent):
 """
 
 _WORDS = """
-- **context known**: the agent is told the context before every step.
+- **context known**: the agent sees the context before every step.
 - **exact filter**: the agent sees the states only; Bayes' rule on the chain with its cool-off counter. The physics has
   no noise, so any step on which the actuator is used reveals its context, one step late.
 - **blind**: the agent sees the states and knows the chain, but never learns from what it sees: its belief

@@ -35,7 +35,7 @@ from benchmarks.ceiling_agents import (
 from benchmarks.ceiling_cem import CemConfig
 from benchmarks.ceiling_refine import Refined
 from benchmarks.ceiling_straight import Straight
-from benchmarks.ceiling_table import Record, commit_name, load_records, page, save_records, summary
+from benchmarks.ceiling_table import CeilingRecord, commit_name, load_records, page, save_records, summary
 from benchmarks.ceiling_tasks import TASKS, draw_episodes
 from mbrl_hdp.errors import MbrlHdpError
 from mbrl_hdp.runtime import configure
@@ -104,7 +104,7 @@ def _intersection_cells() -> list[Cell]:
 CELLS = (*_cartpole_cells(), *_drone_cells(), *_intersection_cells())
 
 
-def run_cell(cell: Cell, seed: int, num_episodes: int, commit: str) -> Record:
+def run_cell(cell: Cell, seed: int, num_episodes: int, commit: str) -> CeilingRecord:
     """Run one agent and return its record."""
     task, begin = TASKS[cell.task](), time.perf_counter()
     episodes = draw_episodes(task, range(seed, seed + num_episodes))
@@ -122,7 +122,7 @@ def run_cell(cell: Cell, seed: int, num_episodes: int, commit: str) -> Record:
     }
 
 
-def request(cell: Cell, seed: int, num_episodes: int) -> Record:
+def request(cell: Cell, seed: int, num_episodes: int) -> CeilingRecord:
     """Return what decides a cell's numbers; a record with the same is not computed again."""
     return {
         "task": cell.task,
@@ -143,7 +143,7 @@ def repr_settings(maker: Any) -> str:
     return getattr(maker, "__name__", str(maker).replace(" ", ""))
 
 
-def _reported(outcome: Outcome) -> Record:
+def _reported(outcome: Outcome) -> CeilingRecord:
     if not outcome.info:
         return {}
     distance = outcome.info["distance"]
@@ -154,7 +154,9 @@ def _reported(outcome: Outcome) -> Record:
     }
 
 
-def run_cells(cells: Sequence[Cell], records: Mapping[str, Record], options: argparse.Namespace) -> dict[str, Record]:
+def run_cells(
+    cells: Sequence[Cell], records: Mapping[str, CeilingRecord], options: argparse.Namespace
+) -> dict[str, CeilingRecord]:
     """Run the cells whose numbers are not on record, writing record and page after each."""
     commit = commit_name()  # others may commit while this runs
     done = {cell.key: records[cell.key] for cell in CELLS if cell.key in records}

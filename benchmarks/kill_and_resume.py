@@ -3,7 +3,7 @@
     python -m benchmarks.kill_and_resume [--points 10] [--agents c_cem c_sac] [--seed 0] [--write resume.md]
 
 Every run is the real program, `mbrl-hdp train ...` and then `mbrl-hdp train resume=RUN`. Its progress line (read
-through a pseudo-terminal) tells where it stands. Exit code 1 on any difference.
+through a pseudo-terminal) shows where it stands. Exit code 1 on any difference.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Child:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the progress line tells, -1 before the first."""
+        """The epoch that the progress line shows, -1 before the first."""
         if self.words == _IMPORTS:
             return -1
         found = re.match(r"epoch (\d+)", self.words)
@@ -124,13 +124,15 @@ class Child:
             raise SystemExit(f"{self.folder}: the run failed\n{self.text}")
         self.reader.join(1.0)
 
-    def kill(self, kind: str) -> Kill:
-        """End it without warning; tell where it stood."""
+    def kill(self, kind: str, number: signal.Signals = signal.SIGKILL) -> Kill:
+        """End it by a signal, without warning by default; return where it stood."""
         seconds = time.monotonic() - self.started
-        self.process.send_signal(signal.SIGKILL)
-        code = self.process.wait()
+        self.process.send_signal(number)
+        code = self.process.wait(_TIMEOUT)
         self.reader.join(1.0)
-        if code != -signal.SIGKILL:
+        # SIGKILL cannot be caught; the others are answered with one line and the shell's exit code. Before Python has
+        # come to our first line, they end it as they end any program.
+        if code not in {-number, *([] if number == signal.SIGKILL else [128 + number])}:
             raise SystemExit(f"the run ended (code {code}) before the {kind} kill; give it more epochs\n{self.text}")
         checkpoints = sorted(path.name for path in (self.folder / "checkpoints").glob("epoch_*"))
         metrics = self.folder / "metrics.csv"
@@ -185,8 +187,10 @@ def _stamp(path: Path) -> int:
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-def kill_and_resume(agent: str, num_points: int, seed: int, folder: Path) -> tuple[list[Kill], list[str]]:
-    """Run an agent twice, once in peace, once with kills; return the kills and the differences."""
+def kill_and_resume(
+    agent: str, num_points: int, seed: int, folder: Path, numbers: Sequence[signal.Signals] = (signal.SIGKILL,)
+) -> tuple[list[Kill], list[str]]:
+    """Run an agent twice, once in peace, once with kills by these signals in turn; return kills and differences."""
     words = [*SETTINGS, f"agent={agent}", f"seed={seed}"]
     whole, killed = folder / f"{agent}_whole", folder / f"{agent}_killed"
     child = Child([*words, f"hydra.run.dir={whole}"], whole)
@@ -200,7 +204,7 @@ def kill_and_resume(agent: str, num_points: int, seed: int, folder: Path) -> tup
     for kind, epoch in plan:
         child = Child(_resuming(words, killed), killed)
         wait_for_moment(child, kind, epoch, rng, work_s)
-        kills.append(child.kill(kind))
+        kills.append(child.kill(kind, numbers[len(kills) % len(numbers)]))
         print(" ".join(kills[-1].row(len(kills))), file=sys.stderr, flush=True)
     Child(_resuming(words, killed), killed).finish()
     return kills, differences(whole, killed)

@@ -20,7 +20,7 @@ class Row:
         ours: median of our measure (milliseconds unless `unit` says otherwise).
         peer: name of the peer.
         theirs: median of the peer's measure.
-        target: smallest peer/ours ratio asked for; None where the row is only reported.
+        target: smallest peer/ours ratio required; None where the row is only reported.
         unit: unit of `ours` and `theirs`.
     """
 

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
+from mbrl_hdp.data.manifest import MANIFEST
 from mbrl_hdp.experiments.metrics import read_metrics
 
-_HOST_FACTS = {"versions", "git_commit"}
+# What differs between equal runs: facts of the machine, and checksums of files that hold times.
+_HOST_FACTS = {"versions", "git_commit", "sha256"}
 
 
 def differences(one: Path, two: Path) -> list[str]:
     """Return what differs between two finished runs; empty if nothing does."""
-    found = list(_row_differences(_timeless(read_metrics(one)), _timeless(read_metrics(two))))[:1]
+    found = list(_row_differences(timeless(read_metrics(one)), timeless(read_metrics(two))))[:1]
     if _words(one / "summary.json") != _words(two / "summary.json"):
         found.append("summary.json")
     last = [sorted((run / "checkpoints").glob("epoch_*"))[-1] for run in (one, two)]
@@ -45,6 +47,8 @@ def _folder_differences(one: Path, two: Path) -> Iterator[str]:
         yield f"files {sorted(set(names[0]) ^ set(names[1]))}"
         return
     for name in names[0]:
+        if Path(name).name == MANIFEST:
+            continue  # checksums of the files that are compared here
         read = {".safetensors": tensors, ".npz": arrays, ".json": _words}.get(Path(name).suffix, Path.read_bytes)
         if read(one / name) != read(two / name):
             yield name
@@ -55,7 +59,7 @@ def tensors(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="np") as file:
         found: dict[str, Any] = {name: _bits(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         words = {name: _parsed(text) for name, text in (file.metadata() or {}).items()}
-    return {**found, "header": _timeless(words)}
+    return {**found, "header": timeless(words)}
 
 
 def arrays(path: Path) -> dict[str, Any]:
@@ -86,7 +90,7 @@ def _bits(array: np.ndarray[Any, Any]) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def _words(path: Path) -> Any:
-    return _timeless(json.loads(path.read_text()))
+    return timeless(json.loads(path.read_text()))
 
 
 def _parsed(text: str) -> Any:
@@ -96,11 +100,11 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _timeless(words: Any) -> Any:
-    """Take out what holds times or tells about the machine; NaN is written as text, so that it equals itself."""
+def timeless(words: Any) -> Any:
+    """Remove times and descriptions of the machine; NaN is written as text, so that it equals itself."""
     if isinstance(words, dict):
         kept = {key: value for key, value in words.items() if not key.endswith("_s") and key not in _HOST_FACTS}
-        return {key: _timeless(value) for key, value in kept.items()}
+        return {key: timeless(value) for key, value in kept.items()}
     if isinstance(words, list):
-        return [_timeless(value) for value in words]
+        return [timeless(value) for value in words]
     return repr(words)

@@ -1,7 +1,7 @@
 """Train FI-SAC or NI-SAC on the true cart-pole with hidden actuator failures; no model is needed.
 
     python -m benchmarks.sac_reference --agent fi --seed 100
-    python -m benchmarks.sac_reference --agent ni --seed 100 --set updates_per_epoch=100
+    python -m benchmarks.sac_reference --agent ni --seed 100 --updates 1000 100
 
 FI gets the one-hot of the context that acts next (`info["next_context"]`), NI nothing. The returns are those of the
 policy's mean on episodes of their own seed.
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.policy import FAST_SAC, ContextSac, SacConfig
-from mbrl_hdp.control.replay import BeliefReplay, known_beliefs
+from mbrl_hdp.control.replay import BeliefReplay
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.envs.batch import BatchSwitchingEnv
 from mbrl_hdp.envs.cartpole import CartPolePhysics
@@ -47,13 +47,15 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=20, help="random episodes before learning")
     parser.add_argument("--epochs", type=int, default=60, help="one episode each")
     parser.add_argument("--every", type=int, default=10, help="epochs from one evaluation to the next")
+    parser.add_argument("--updates", type=int, nargs=2, default=[1000, 400], metavar=("WARM", "EPOCH"),
+                        help="updates after the random episodes and after every later one")  # fmt: skip
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of SAC")
     args = parser.parse_args()
     config = _with_settings(FAST_SAC["cartpole_hard"], args.set)
     cells = []
     for seed in args.seed:
         start = time.perf_counter()
-        returns = Reference(args.agent, seed, config, args.warm, args.epochs).train(args.every)
+        returns = Reference(args.agent, seed, config, args.warm, args.epochs, *args.updates).train(args.every)
         cells.append([str(seed), f"{returns.mean():.2f}", f"{returns.std():.2f}", f"{time.perf_counter() - start:.0f}"])
     print_table(
         f"{args.agent.upper()}-SAC, cart-pole hard, {args.warm} + {args.epochs} episodes",
@@ -78,11 +80,14 @@ def _with_settings(config: SacConfig, words: list[str]) -> SacConfig:
 class Reference:
     """One training run on the true environment."""
 
-    def __init__(self, agent: str, seed: int, config: SacConfig, num_warm: int, num_epochs: int) -> None:
-        self.seed, self.num_warm, self.num_epochs, self.config = seed, num_warm, num_epochs, config
+    def __init__(
+        self, agent: str, seed: int, config: SacConfig, num_warm: int, num_epochs: int, warm_updates: int, updates: int
+    ) -> None:
+        self.seed, self.num_warm, self.num_epochs = seed, num_warm, num_epochs
+        self.warm_updates, self.updates = warm_updates, updates
         self.codec = BeliefCodec(4, 2 if agent == "fi" else 0)
         self.env = _cartpole(1)
-        total = config.total_updates(num_epochs)
+        total = warm_updates + num_epochs * updates
         self.sac = ContextSac(self.codec, _ActionSpace(self.env), config, seed, total)
         self.agent = SACAgent(self.sac)
         self.replay = BeliefReplay(self.codec, 1, seed=seed)
@@ -91,13 +96,13 @@ class Reference:
         """Run Algorithm 1 without its model; return the returns of the final evaluation."""
         warm, rng = _cartpole(self.num_warm), numpy_generator(self.seed, "warm")
         self._collect(warm, lambda _: warm.sample_actions(rng), sub_seed(self.seed, "warm"))
-        self.sac.update(self.replay, self.config.updates_at_warm_start)
+        self.sac.update(self.replay, self.warm_updates)
         returns = self.evaluate()
         for epoch in range(self.num_epochs):
             self._collect(
                 self.env, lambda packed: self.agent.act(packed, sample=True, batched=True), sub_seed(self.seed, epoch)
             )
-            metrics = self.sac.update(self.replay, self.config.updates_per_epoch)
+            metrics = self.sac.update(self.replay, self.updates)
             if (epoch + 1) % every == 0 or epoch + 1 == self.num_epochs:
                 returns = self.evaluate()
                 _tell(self.replay.num_episodes, returns, metrics)
@@ -118,7 +123,7 @@ class Reference:
         """Return the belief slot: the truth, or nothing."""
         if self.codec.max_contexts == 0:
             return np.zeros((*contexts.shape, 0))
-        return known_beliefs(contexts, self.codec.max_contexts)
+        return np.eye(self.codec.max_contexts)[contexts]
 
     def _run(self, env: BatchSwitchingEnv, act: Act, seed: int) -> dict[str, NDArray[Any]]:
         obs, info = env.reset(seed=seed)

@@ -1,6 +1,6 @@
 """What `make demo` shows: cart-pole with hidden actuator failures, first found in logged data, then mastered.
 
-The actuator pushes the wrong way in one of two contexts, which switch at random, and nothing in the observation tells
+The actuator pushes the wrong way in one of two contexts, which switch at random, and nothing in the observation shows
 which one acts. Part one learns the contexts from a log of random actions that nobody labelled. Part two learns to swing
 the pole up all the same (Algorithm 1 with the C-CEM agent), and draws its learning curve and an animated episode.
 """

@@ -91,7 +91,7 @@ def main(words: list[str] | None = None) -> dict[str, float]:
         """From half-way on, close the contexts that hardly ever act (Algorithm 2)."""
         if epoch >= args.epochs // 2:
             posterior = trained.posterior(is_training=True)
-            trained.is_active = keep_at_least(posterior, trained.distiller.keep(posterior), minimum=2)
+            trained.is_active = keep_at_least(posterior, trained.distillation.keep(posterior), minimum=2)
         trained.extract()
         if (epoch + 1) % max(1, args.epochs // 5) == 0:
             print(f"  epoch {epoch + 1}: loss {loss:.3f}, {trained.num_contexts} contexts", flush=True)
@@ -131,7 +131,7 @@ def main(words: list[str] | None = None) -> dict[str, float]:
 def untrained_model(data: mbrl_hdp.Trajectories, max_contexts: int, dt: float, seed: int) -> mbrl_hdp.ContextModel:
     """Build a model from three plugins, with normalised inputs and a chain that starts sticky."""
     registry = load_registry()
-    names = {"prior": "hdp", "dynamics": "cartpole", "distiller": "stationary"}
+    names = {"prior": "hdp", "dynamics": "cartpole", "distillation": "stationary"}
     parts = [mbrl_hdp.Part(name, registry.get(kind, name).spec.config()) for kind, name in names.items()]
     task = TaskSpec(max_contexts, obs_dim=data.obs_dim, act_dim=data.act_dim, dt=dt, seed=seed)
     model = build_model(ModelParts(*parts), task, registry)

@@ -15,11 +15,12 @@ import gymnasium
 import numpy as np
 
 import mbrl_hdp
-from mbrl_hdp.control.planner import CemConfig, make_planner
+from mbrl_hdp.control.planner import make_planner
 from mbrl_hdp.control.tracker import BeliefAgent, BeliefTracker
 from mbrl_hdp.inference.scoring import align
 from mbrl_hdp.runtime import configure
 from mbrl_hdp.seeding import sub_seed
+from mbrl_hdp_planners import CemConfig
 
 
 def main(words: list[str] | None = None) -> list[dict[str, float]]:

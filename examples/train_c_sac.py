@@ -2,7 +2,7 @@
 
     python examples/train_c_sac.py --seed 0 --save my_agent
 
-The policy is mbrl-lib's SAC on the packed vector [obs, belief]. After every refit of the model the beliefs of all
+The policy is SAC on the packed vector [obs, belief]. After every refit of the model the beliefs of all
 stored episodes are computed anew (`relabel`) before the policy learns from them. `--quick` runs in seconds and learns
 little.
 """

@@ -5,10 +5,10 @@ Importing it registers the environments with gymnasium; everything else is loade
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mbrl_hdp.envs.registration import register_envs
+from mbrl_hdp.lazy import lazy_names
 
 __version__ = "0.1.0"
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mbrl_hdp.data.files import load_trajectories as load_trajectories
     from mbrl_hdp.data.files import save_trajectories as save_trajectories
     from mbrl_hdp.data.trajectories import Trajectories as Trajectories
+    from mbrl_hdp.hooks.specs import AgentSpec as AgentSpec
     from mbrl_hdp.hooks.specs import PluginSpec as PluginSpec
     from mbrl_hdp.hooks.specs import hookimpl as hookimpl
     from mbrl_hdp.inference.fit import fit as fit
@@ -27,49 +28,21 @@ if TYPE_CHECKING:
     from mbrl_hdp.types import ContextChain as ContextChain
     from mbrl_hdp.types import ContextPosterior as ContextPosterior
 
-_LAZY = {
-    "collect": "mbrl_hdp.data.collect",
-    "Trajectories": "mbrl_hdp.data.trajectories",
-    "PluginSpec": "mbrl_hdp.hooks.specs",
-    "hookimpl": "mbrl_hdp.hooks.specs",
-    "load_trajectories": "mbrl_hdp.data.files",
-    "save_trajectories": "mbrl_hdp.data.files",
-    "fit": "mbrl_hdp.inference.fit",
-    "FitConfig": "mbrl_hdp.inference.schedule",
-    "ContextModel": "mbrl_hdp.inference.model",
-    "Part": "mbrl_hdp.inference.model",
-    "load": "mbrl_hdp.inference.saving",
-    "ContextChain": "mbrl_hdp.types",
-    "ContextPosterior": "mbrl_hdp.types",
+_MODULES = {
+    "data.collect": ["collect"],
+    "data.files": ["load_trajectories", "save_trajectories"],
+    "data.trajectories": ["Trajectories"],
+    "hooks.specs": ["AgentSpec", "PluginSpec", "hookimpl"],
+    "inference.fit": ["fit"],
+    "inference.model": ["ContextModel", "Part"],
+    "inference.saving": ["load"],
+    "inference.schedule": ["FitConfig"],
+    "types": ["ContextChain", "ContextPosterior"],
 }
-
-__all__ = [
-    "ContextChain",
-    "ContextModel",
-    "ContextPosterior",
-    "FitConfig",
-    "Part",
-    "PluginSpec",
-    "Trajectories",
-    "collect",
-    "fit",
-    "hookimpl",
-    "load",
-    "load_trajectories",
-    "save_trajectories",
-]
-
+__all__, __getattr__ = lazy_names(__name__, _MODULES)
 
 register_envs()
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mbrl_hdp' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = value
-    return value
-
-
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *__all__})

@@ -7,20 +7,24 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import mbrl_hdp
+from mbrl_hdp.endings import ending, noted_signals
 from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 
-USER_ERROR = 2
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.reproduce import ReproduceOptions
+
 _FIT_WORDS = "a .npz or .csv file or minari:ID, then settings, as in max_contexts=10 dynamics=linear out=DIR"
 
 Command = Callable[[list[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `mbrl-hdp`; return the exit code: 0 success, 1 a check failed, 2 invalid input."""
+    """Run `mbrl-hdp`; return the exit code (see `mbrl_hdp.endings`)."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -30,16 +34,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] in {"-V", "--version"}:
         print(f"mbrl-hdp {mbrl_hdp.__version__}")
         return 0
-    try:
-        return _command(words[0])(words[1:] if words[0] not in _COMPLETION else words)
-    except MbrlHdpError as error:
-        if debug:
-            raise
-        print(f"mbrl-hdp: {error}", file=sys.stderr)
-        return USER_ERROR
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+    with noted_signals() as signals:
+        try:
+            code = _command(words[0])(words[1:] if words[0] not in _COMPLETION else words)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            sys.stderr.close()
+            return 0
+        except BaseException as error:
+            found = ending(error, signals)
+            if found is None or debug:
+                raise
+            print(f"mbrl-hdp: {found[0]}", file=sys.stderr)
+            return found[1]
 
 
 def _command(name: str) -> Command:
@@ -78,7 +86,7 @@ def fit(words: list[str]) -> int:
     outcome = run_job(job)
     from mbrl_hdp.report.fit_report import write_fit_report
 
-    print(write_fit_report(outcome.model, outcome.data, job.out, outcome.columns.obs))
+    print(write_fit_report(outcome.model, outcome.analysis, job.out, outcome.columns.obs))
     return 0
 
 
@@ -104,12 +112,13 @@ def evaluate(words: list[str]) -> int:
     parser = _parser("evaluate", evaluate)
     parser.add_argument("run", help="run directory of `mbrl-hdp train`")
     parser.add_argument("--episodes", type=int, default=50, help="number of episodes (default 50)")
+    parser.add_argument("--trust", action="store_true", help="let the run import the modules that its settings name")
     options = parser.parse_args(words)
     if options.episodes < 1:
         raise MbrlHdpError(f"--episodes must be at least 1, got {options.episodes}")
     from mbrl_hdp.experiments.runs import evaluate_run
 
-    result = evaluate_run(Path(options.run), options.episodes)
+    result = evaluate_run(Path(options.run), options.episodes, options.trust)
     low, high = result.return_ci
     spread = f"{result.return_mean:.2f} +- {result.return_std:.2f}"
     print(f"return {spread}, 95 % interval of the mean {low:.2f} to {high:.2f}")
@@ -157,7 +166,7 @@ def doctor(words: list[str]) -> int:
 
     findings = examine()
     if options.json:
-        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         from mbrl_hdp.report.tables import print_table
 
@@ -170,9 +179,13 @@ def doctor(words: list[str]) -> int:
 
 
 def reproduce(words: list[str]) -> int:
-    """Run a study of the paper, ours beside its numbers; resumable."""
+    """Run what is missing or stale of a study of the paper, ours beside its numbers; --stale only lists it."""
     parser = _parser("reproduce", reproduce)
-    parser.add_argument("name", help="a study, or all; an unknown name lists them")
+    parser.add_argument("name", nargs="?", help="a study, or all; an unknown name lists them")
+    parser.add_argument(
+        "--stale", action="store_true", help="list what is out of date and run nothing; exit code 1 if anything is"
+    )
+    parser.add_argument("--page", action="store_true", help="only write the pages from the finished cells")
     parser.add_argument("--seeds", type=int, nargs="+", help="run these seeds instead of the study's own")
     parser.add_argument("--sizes", type=int, nargs="+", help="run only these max_contexts")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each")
@@ -180,6 +193,8 @@ def reproduce(words: list[str]) -> int:
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
+    if options.name is None and not options.stale:
+        raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`")
     from mbrl_hdp.runtime import configure
 
     configure()
@@ -187,11 +202,32 @@ def reproduce(words: list[str]) -> int:
     from mbrl_hdp.experiments.reproduce import reproduce as run_studies
 
     asked = ReproduceOptions(
-        options.seeds, options.jobs, options.quick, Path(options.out), options.sizes, share_of(options.share)
+        options.seeds,
+        options.jobs,
+        options.quick,
+        Path(options.out),
+        options.sizes,
+        share_of(options.share),
+        options.page,
     )
+    if options.stale:
+        return _list_stale(options.name or "all", asked)
     for page in run_studies(options.name, asked):
         print(page)
     return 0
+
+
+def _list_stale(name: str, asked: ReproduceOptions) -> int:
+    """Print the cells of studies by state; return 1 if any is not up to date."""
+    from mbrl_hdp.experiments.reproduce import stale
+    from mbrl_hdp.experiments.studies.study import STATES
+    from mbrl_hdp.report.tables import print_table
+
+    rows, changes = stale(name, asked)
+    print_table("Cells by state", ["study", "cells", *STATES], rows)
+    for line in changes:
+        print(f"changed: {line}")
+    return 0 if all(row[1] == row[2] for row in rows) else 1
 
 
 def _complete(words: list[str]) -> int:

@@ -7,14 +7,14 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from mbrl_hdp.runtime import configure
 
@@ -54,10 +54,6 @@ class Finding:
     found: str
     advice: str = ""
 
-    def as_dict(self) -> dict[str, str]:
-        """Return the finding as plain words for JSON."""
-        return asdict(self)
-
 
 def is_healthy(findings: Sequence[Finding]) -> bool:
     """Return whether nothing that is needed is missing."""
@@ -65,7 +61,7 @@ def is_healthy(findings: Sequence[Finding]) -> bool:
 
 
 def examine() -> list[Finding]:
-    """Look at Python, every dependency, the extras, the plugins and the thread settings."""
+    """Check Python, every dependency, the extras, the plugins and the thread settings."""
     return [_python(), *_dependencies(), *_extras(), *_plugins(), *_threads()]
 
 
@@ -79,7 +75,7 @@ def _python() -> Finding:
 def _dependencies() -> Iterator[Finding]:
     tested = tested_versions()
     for requirement in _requirements():
-        yield _dependency(requirement, tested.get(_canonical(requirement.name)))
+        yield _dependency(requirement, tested.get(canonicalize_name(requirement.name)))
 
 
 def _requirements() -> list[Requirement]:
@@ -111,7 +107,7 @@ def _dependency(requirement: Requirement, tested: str | None) -> Finding:
 
 
 def _import_error(name: str) -> str | None:
-    module = _FRAGILE.get(_canonical(name))
+    module = _FRAGILE.get(canonicalize_name(name))
     if module is None:
         return None
     with warnings.catch_warnings():
@@ -187,15 +183,11 @@ def tested_versions() -> dict[str, str]:
 
 
 def _parse_lock(text: str) -> dict[str, str]:
-    versions = {}
+    versions: dict[str, str] = {}
     for line in text.splitlines():
         if line.startswith("#") or "==" not in line:
             continue
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate():
-            versions[_canonical(requirement.name)] = next(iter(requirement.specifier)).version
+            versions[canonicalize_name(requirement.name)] = next(iter(requirement.specifier)).version
     return versions
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

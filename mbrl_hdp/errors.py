@@ -11,7 +11,13 @@ from collections.abc import Iterable
 
 
 class MbrlHdpError(Exception):
-    """Base of every error with a message meant for the user."""
+    """Base of every error with a message meant for the user.
+
+    Attributes:
+        exit_code: exit code of the command line: 2 for what was asked for, 1 for work that had begun and failed.
+    """
+
+    exit_code = 2
 
 
 class ConfigError(MbrlHdpError):
@@ -30,8 +36,31 @@ class FitError(MbrlHdpError):
     """Learning could not be carried out on this data with these settings."""
 
 
+class WriteError(DataError):
+    """A file cannot be written: no such folder, no permission, no space."""
+
+    exit_code = 1
+
+
+class StepError(MbrlHdpError):
+    """An environment, a reward or an agent failed or gave what cannot be used, in a step that the message names."""
+
+    exit_code = 1
+
+
+class DivergenceError(FitError):
+    """A loss or a gradient is not finite, in a gradient step that the message names."""
+
+    exit_code = 1
+
+
 class CheckpointError(MbrlHdpError):
     """A saved model or run is missing, damaged or of a version that cannot be read."""
+
+
+def short(text: str, limit: int = 80) -> str:
+    """Cut a long text for a message; a cell of a broken file may have megabytes."""
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -42,6 +71,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         "did you mean 'hdp'? (known: dirichlet, hdp, mle)"
     """
     names = sorted(set(known))
+    name = name[:200]
     if not names:
         return "nothing is known here"
     listing = f"known: {', '.join(names)}"

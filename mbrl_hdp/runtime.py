@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from mbrl_hdp.settings import setting
 
+MAX_THREADS = 256
+"""More than this is a slip; far more ends the interpreter when its libraries start them."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 
@@ -22,12 +24,12 @@ _KEEP_BYTES = 1 << 30
 class RuntimeConfig:
     """How much of the machine a process takes."""
 
-    threads: int = setting(1, "threads of torch, BLAS and OpenMP in this process", at_least=1)
+    threads: int = setting(1, "threads of torch, BLAS and OpenMP in this process", at_least=1, at_most=MAX_THREADS)
     tune_malloc: bool = setting(True, "let the C library keep freed buffers (glibc only); speeds up small networks")
 
 
 def configure(config: RuntimeConfig | None = None) -> dict[str, str]:
-    """Apply the settings to this process and its children; tell what was done, for `doctor` and logs."""
+    """Apply the settings to this process and its children; return what was done, for `doctor` and logs."""
     config = config or RuntimeConfig()
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[variable] = str(config.threads)
@@ -37,7 +39,7 @@ def configure(config: RuntimeConfig | None = None) -> dict[str, str]:
 
 
 def _tune_malloc() -> str:
-    """Return glibc to keep big freed blocks; other C libraries are left alone."""
+    """Make glibc keep big freed blocks; other C libraries are not changed."""
     if not sys.platform.startswith("linux"):
         return "left alone (not Linux)"
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

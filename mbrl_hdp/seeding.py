@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import gymnasium
     import torch
 
-    from mbrl_hdp.types import RandomState
-
 
 def sub_seed(seed: int, *names: str | int) -> int:
     """Derive a seed for one purpose; stable across processes, platforms and versions of Python.
@@ -57,29 +55,3 @@ def seed_env(env: gymnasium.Env[Any, Any], seed: int) -> Any:
     env.action_space.seed(sub_seed(seed, "action_space"))
     env.observation_space.seed(sub_seed(seed, "observation_space"))
     return env.reset(seed=seed)
-
-
-def random_state() -> RandomState:
-    """Take a snapshot of the global generators, so that a resumed run is the same run."""
-    import torch
-
-    from mbrl_hdp.types import RandomState
-
-    version, words, gauss_next = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
-    return RandomState(
-        python=(version, tuple(words), gauss_next),
-        numpy_keys=np.asarray(keys).copy(),
-        numpy_rest=(str(name), int(position), int(has_gauss), float(cached)),
-        torch=torch.random.get_rng_state(),
-    )
-
-
-def set_random_state(state: RandomState) -> None:
-    """Put the global generators back to where `random_state` found them."""
-    import torch
-
-    random.setstate(state.python)
-    name, position, has_gauss, cached = state.numpy_rest
-    np.random.set_state((name, state.numpy_keys, position, has_gauss, cached))  # noqa: NPY002
-    torch.random.set_rng_state(state.torch)

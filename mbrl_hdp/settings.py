@@ -15,6 +15,8 @@ from typing import Any
 
 from mbrl_hdp.errors import ConfigError, did_you_mean
 
+LARGEST = 10_000_000
+"""Largest whole number of a setting that declares no `at_most` of its own: more is a slip, and takes for ever."""
 _RULES = ("at_least", "above", "at_most", "below", "choices")
 
 
@@ -72,8 +74,10 @@ def _check_value(key: str, value: Any, rules: Any) -> None:
         return
     if value is None or not isinstance(value, int | float):
         return
-    if isinstance(value, float) and math.isnan(value):
-        raise ConfigError(f"{key} must be a number, got nan")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, got {value}")
+    if isinstance(value, int) and "at_most" not in rules and value > LARGEST:
+        raise ConfigError(f"{key} must be at most {LARGEST}, got {value}")
     broken = (
         ("at_least", value < rules.get("at_least", -math.inf), "at least"),
         ("above", value <= rules.get("above", -math.inf), "above"),

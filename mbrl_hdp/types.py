@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from jaxtyping import Bool, Float
 
@@ -54,26 +53,20 @@ class ContextPosterior:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What every plugin is told about the problem when it is built.
+    """Sizes of the problem, passed to every plugin when it is built.
 
     Attributes:
         max_contexts: upper bound K on the number of contexts (truncation level).
         obs_dim: width of an observation.
         act_dim: width of an action; 0 where a log has no actions.
-        act_low: lower action bounds, None where unknown.
-        act_high: upper action bounds, None where unknown.
         dt: seconds per step, None where unknown.
-        horizon: steps per episode, None where open.
         seed: seed of the run, for plugins that keep a generator of their own.
     """
 
     max_contexts: int
     obs_dim: int = 1
     act_dim: int = 0
-    act_low: tuple[float, ...] | None = None
-    act_high: tuple[float, ...] | None = None
     dt: float | None = None
-    horizon: int | None = None
     seed: int = 0
 
 
@@ -98,20 +91,3 @@ class EpisodeSummary:
     seed: int | None = None
     num_contexts: int | None = None
     context_accuracy: float | None = None
-
-
-@dataclass(frozen=True)
-class RandomState:
-    """A snapshot of the global random generators (seeding.py).
-
-    Attributes:
-        python: state of Python's `random`.
-        numpy_keys: key vector of numpy's legacy generator.
-        numpy_rest: its name, position and cached normal.
-        torch: state of torch's CPU generator.
-    """
-
-    python: tuple[Any, ...]
-    numpy_keys: np.ndarray[Any, Any]
-    numpy_rest: tuple[str, int, int, float]
-    torch: torch.Tensor

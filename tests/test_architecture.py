@@ -9,9 +9,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mbrl_hdp"
 
 ORDER = [
-    *("errors", "types", "settings", "seeding", "runtime", "hooks"),
+    *("errors", "types", "settings", "seeding", "runtime", "compiling", "lazy", "hooks"),
     *("probability", "envs", "data", "distil", "belief", "inference", "control", "experiments", "report"),
-    *("testing", "doctor", "cli", "__main__"),
+    *("testing", "doctor", "endings", "cli", "__main__"),
 ]
 # `doctor` is asked by the command line only; rooms may print tables through report, never the other way round.
 DOORS = {

@@ -84,7 +84,7 @@ def test_plugins_json(capsys):
     found = {(row["kind"], row["name"]): row for row in listing["plugins"]}
     assert found["prior", "hdp"]["package"] == "mbrl-hdp"
     assert found["prior", "hdp"]["summary"]
-    assert ("distiller", "stationary") in found
+    assert ("distillation", "stationary") in found
 
 
 def test_plugins_table(capsys):

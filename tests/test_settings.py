@@ -39,7 +39,7 @@ def test_defaults_pass_and_are_not_shared():
         (Outer(inner=Inner(widths=[4, 0])), r"^inner.widths\[1\] must be at least 1"),
         (Outer(word="gren"), r"word='gren' is not allowed; did you mean 'green'"),
         (Outer(maybe=-1.0), r"maybe must be at least 0"),
-        (Outer(inner=Inner(rate=float("nan"))), r"inner.rate must be a number"),
+        (Outer(inner=Inner(rate=float("nan"))), r"inner.rate must be a finite number"),
     ],
 )
 def test_out_of_range_names_the_key(config, message):

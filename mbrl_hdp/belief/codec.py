@@ -7,6 +7,7 @@ so that distilling never changes what a policy is fed: slots that were distilled
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mbrl_hdp.errors import DataError
+
+Array = TypeVar("Array", np.ndarray, Tensor)
 
 
 @dataclass(frozen=True)
@@ -49,17 +52,6 @@ class BeliefCodec:
         self._check(obs.shape[-1] + belief.shape[-1])
         return np.concatenate([obs, belief], axis=-1)
 
-    def unpack(
-        self, packed: Float[np.ndarray, "*batch W"]
-    ) -> tuple[Float[np.ndarray, "*batch S"], Float[np.ndarray, "*batch K"]]:
-        """Take observation and belief apart (views).
-
-        Raises:
-            DataError: on a wrong width.
-        """
-        self._check(packed.shape[-1])
-        return packed[..., : self.obs_dim], packed[..., self.obs_dim :]
-
     def pack_tensors(
         self, obs: Float[Tensor, "*batch S"], belief: Float[Tensor, "*batch K"]
     ) -> Float[Tensor, "*batch S+K"]:
@@ -67,10 +59,12 @@ class BeliefCodec:
         self._check(obs.shape[-1] + belief.shape[-1])
         return torch.cat([obs, belief], -1)
 
-    def unpack_tensors(
-        self, packed: Float[Tensor, "*batch W"]
-    ) -> tuple[Float[Tensor, "*batch S"], Float[Tensor, "*batch K"]]:
-        """Do the same as `unpack` for tensors."""
+    def unpack(self, packed: Array) -> tuple[Array, Array]:
+        """Take observations `*batch S` and beliefs `*batch K` apart (views), for arrays and for tensors.
+
+        Raises:
+            DataError: on a wrong width.
+        """
         self._check(packed.shape[-1])
         return packed[..., : self.obs_dim], packed[..., self.obs_dim :]
 

@@ -1,57 +1,93 @@
-"""Theorem 2's belief update, one step at a time, for any batch of beliefs.
+"""Theorem 2's belief update, written once: for one belief while a system runs, for many in imagined rollouts.
 
 Two conventions of the belief differ by a predict step. The packed belief that agents and planners carry is
-*predictive*: the distribution of the next context. So a step is `correct` by what was just observed, then `predict`:
+*predictive*: the distribution of the next context. One step weighs it by the likelihood of what was just observed
+(Bayes' rule) and then moves it along the chain:
 
-    belief' = normalise(belief * likelihood) @ transition
+    filtered = normalise(belief * likelihood)        the paper's b^z: the context that acted
+    belief'  = filtered @ transition                 the context that acts next
 
-The filtered distribution of the context that acted (the paper's b^z, `filter_contexts`) is what stands after `correct`.
+Whole recorded episodes get `filtered` from the message pass that also smooths (`probability.hmm.filter_contexts`); from
+there `predict` leads to the beliefs of every step.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import TypeVar, no_type_check
+
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from mbrl_hdp.compiling import compiled
 
-def correct(belief: Float[Tensor, "*batch K"], log_lik: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch K"]:
-    """Weigh the belief by the likelihood of what was observed: Bayes' rule.
+Array = TypeVar("Array", np.ndarray, Tensor)
 
-    A context of zero belief stays at zero whatever its likelihood. An observation that no believed context explains
-    (all their log-likelihoods are -inf) is ignored: the belief stays.
+
+def update_belief(
+    belief: Float[np.ndarray, "*batch K"], log_lik: Float[np.ndarray, "*batch K"], transition: Float[np.ndarray, "K K"]
+) -> tuple[Float[np.ndarray, "*batch K"], Float[np.ndarray, "*batch K"]]:
+    """Return the filtered distribution and the next belief after one observed step (Theorem 2 a), in float64.
+
+    A context of zero belief stays at zero until the chain enters it, whatever its likelihood. A step that carries no
+    information is ignored by Bayes' rule, and the belief only moves along the chain: a likelihood that is NaN (a
+    missing value) or infinite, or one that is zero in every context of positive belief.
 
     Args:
         belief: distribution of the context that acted, before the observation.
         log_lik: log-likelihood of the observed step in every context.
-    """
-    # The largest log-likelihood among believed contexts is taken out, so the sum below is never zero by underflow.
-    believed = torch.where(belief > 0, log_lik, -torch.inf)
-    offset = believed.amax(-1, keepdim=True)
-    is_explained = offset != -torch.inf
-    weight = belief * (believed - torch.where(is_explained, offset, 0.0)).exp()
-    weight = torch.where(is_explained, weight, belief)
-    return weight / weight.sum(-1, keepdim=True)
-
-
-def predict(belief: Float[Tensor, "*batch K"], transition: Float[Tensor, "K K"]) -> Float[Tensor, "*batch K"]:
-    """Move the belief one step along the chain; normalised, so that rows with masked contexts may sum to less than 1.
-
-    A belief whose mass the masked chain loses altogether stays where it is.
-    """
-    moved = belief @ transition
-    total = moved.sum(-1, keepdim=True)
-    return torch.where(total > 0, moved / torch.where(total > 0, total, 1.0), belief)
-
-
-def update_belief(
-    belief: Float[Tensor, "*batch K"], log_lik: Float[Tensor, "*batch K"], transition: Float[Tensor, "K K"]
-) -> Float[Tensor, "*batch K"]:
-    """Return the distribution of the context that acts next, from the one that was believed to act now (Theorem 2 a).
+        transition: the chain.
 
     Example:
-        >>> transition = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
-        >>> update_belief(torch.tensor([0.5, 0.5]), torch.tensor([0.0, -torch.inf]), transition)
-        tensor([0.9000, 0.1000])
+        >>> transition = np.array([[0.9, 0.1], [0.2, 0.8]])
+        >>> update_belief(np.array([0.5, 0.5]), np.array([0.0, -np.inf]), transition)
+        (array([1., 0.]), array([0.9, 0.1]))
     """
-    return predict(correct(belief, log_lik), transition)
+    if belief.ndim == 1:
+        one: tuple[np.ndarray, np.ndarray] = _update_one(belief, log_lik, transition)
+        return one
+    num_contexts = belief.shape[-1]
+    filtered, following = _update_many(belief.reshape(-1, num_contexts), log_lik.reshape(-1, num_contexts), transition)
+    return filtered.reshape(belief.shape), following.reshape(belief.shape)
+
+
+def predict(filtered: Array, transition: Array) -> Array:
+    """Move filtered distributions `*batch K` one step along the chain `K K`, for arrays and for tensors."""
+    return filtered @ transition
+
+
+@compiled("reordered", is_inlined=True)
+@no_type_check
+def _update(belief, log_lik, transition, filtered, following):
+    # The largest log-likelihood among believed contexts is taken out, so the sum is never zero by underflow.
+    peak = -np.inf
+    for k in range(len(belief)):
+        if belief[k] > 0.0 and log_lik[k] > peak:
+            peak = log_lik[k]
+    for k in range(len(belief)):
+        filtered[k] = belief[k] * np.exp(log_lik[k] - peak) if belief[k] > 0.0 else 0.0
+    total = filtered.sum()
+    is_informative = np.isfinite(peak) and total > 0.0
+    for k in range(len(belief)):
+        filtered[k] = filtered[k] / total if is_informative else belief[k]
+        following[k] = 0.0
+    for before in range(len(belief)):
+        for after in range(len(belief)):
+            following[after] += filtered[before] * transition[before, after]
+
+
+@compiled("reordered")
+@no_type_check
+def _update_one(belief, log_lik, transition):
+    filtered, following = np.empty_like(belief), np.empty_like(belief)
+    _update(belief, log_lik, transition, filtered, following)
+    return filtered, following
+
+
+@compiled("reordered")
+@no_type_check
+def _update_many(belief, log_lik, transition):
+    filtered, following = np.empty_like(belief), np.empty_like(belief)
+    for row in range(len(belief)):
+        _update(belief[row], log_lik[row], transition, filtered[row], following[row])
+    return filtered, following

@@ -54,8 +54,8 @@ class FiniteCmdp:
             ConfigError: if a distribution does not sum to 1 or has negative entries, or a number is out of range.
         """
         for name in ("initial_state", "initial", "transition", "kernel"):
-            law = getattr(self, name)
-            if (law < 0).any() or not np.allclose(law.sum(-1), 1.0, rtol=0.0, atol=_SUM_TOLERANCE):
+            probs = getattr(self, name)
+            if (probs < 0).any() or not np.allclose(probs.sum(-1), 1.0, rtol=0.0, atol=_SUM_TOLERANCE):
                 raise ConfigError(f"{name} must be probabilities that sum to 1 along the last axis")
         if not 0.0 < self.discount <= 1.0:
             raise ConfigError(f"discount must be in (0, 1], got {self.discount}")
@@ -79,7 +79,7 @@ class Level:
 
 
 def known_context_values(problem: FiniteCmdp) -> Float[np.ndarray, "H K S A"]:
-    """Return Q_gt at every step for whoever sees the context that acts next: value iteration on (state, context).
+    """Return Q_gt at every step for an agent that sees the next acting context: value iteration on (state, context).
 
     Q_gt(s, z, a) = r(s, z, a) + discount E V_gt(s', z'), s' ~ p(. | s, a, z), z' ~ rho_z. (The paper's proof prints it
     without the discount; its theorem needs it.)
@@ -240,40 +240,27 @@ def performance_gap(problem: FiniteCmdp, loss_discount: float | None = None) -> 
     return PerformanceGap(
         known_value=float(np.einsum("s,k,ks->", problem.initial_state, problem.initial, known[0].max(-1))),
         belief_value=belief_value,
-        all_steps=on_belief.all_steps,
-        misidentified_steps=on_belief.misidentified_steps,
-        switch_bound=on_belief.switches,
-        switch_bound_known=on_known.switches,
-        num_switches=on_belief.num_switches,
-        num_misidentified=on_belief.num_misidentified,
+        switch_bound_known=on_known["switch_bound"],
+        **on_belief,
     )
-
-
-@dataclass
-class _Sums:
-    """Sums over the steps of a policy's trajectories; losses discounted, counts not."""
-
-    all_steps: float = 0.0
-    misidentified_steps: float = 0.0
-    switches: float = 0.0
-    num_switches: float = 0.0
-    num_misidentified: float = 0.0
 
 
 def _sums(
     problem: FiniteCmdp, levels: Sequence[Level], seen: Sequence[Visits], losses: Sequence[Float[np.ndarray, "_ K"]]
-) -> _Sums:
-    sums = _Sums()
+) -> dict[str, float]:
+    """Return sums over the steps of a policy's trajectories; losses discounted, counts not."""
+    names = ("all_steps", "misidentified_steps", "switch_bound", "num_switches", "num_misidentified")
+    sums = dict.fromkeys(names, 0.0)
     is_switch = ~np.eye(len(problem.initial), dtype=bool)
     for step, (level, visit, loss) in enumerate(zip(levels, seen, losses, strict=True)):
         factor = problem.discount**step
         wrong = _is_wrong(level)
         switched = (visit.moved * is_switch).sum(1)
-        sums.all_steps += factor * float((visit.acting * loss).sum())
-        sums.misidentified_steps += factor * float((visit.acting * loss * wrong).sum())
-        sums.switches += factor * float((switched * loss * wrong).sum())
-        sums.num_switches += float(switched.sum())
-        sums.num_misidentified += float((switched * wrong).sum())
+        sums["all_steps"] += factor * float((visit.acting * loss).sum())
+        sums["misidentified_steps"] += factor * float((visit.acting * loss * wrong).sum())
+        sums["switch_bound"] += factor * float((switched * loss * wrong).sum())
+        sums["num_switches"] += float(switched.sum())
+        sums["num_misidentified"] += float((switched * wrong).sum())
     return sums
 
 

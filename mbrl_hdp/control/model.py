@@ -1,7 +1,7 @@
-"""A `ContextModel` on the packed vector [obs, belief], in two modes with one distribution of the states.
+"""A `ContextModel` on the packed vector [obs, belief], in two forms with one distribution of the states.
 
-Planning draws a context and steps only that context's head (`BeliefModel`); imagined data for policies carries the
-belief along by Bayes' rule (`FilteringBeliefModel`). In both the transition itself is `ContextModel`'s.
+`BeliefModel` draws a path of contexts and steps only the head of the context that acts. `FilteringBeliefModel` carries
+the belief along by Bayes' rule, as an agent would (`planner.context_mode=belief`). Both use `ContextModel`'s heads.
 """
 
 from __future__ import annotations
@@ -16,11 +16,20 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec, narrow, widen
-from mbrl_hdp.belief.filter import correct, predict
+from mbrl_hdp.belief.filter import update_belief
+from mbrl_hdp.control.paths import choose_contexts
 from mbrl_hdp.control.rewards import ContextRewardFn, expected_reward
 from mbrl_hdp.inference.model import ContextModel
 
 Packed = Float[Tensor, "B W"] | Float[np.ndarray, "B W"]
+Obs = Float[Tensor, "B S"]
+Act = Float[Tensor, "B A"]
+Belief = Float[Tensor, "B k"]
+Reward = Float[Tensor, "B 1"]
+State = dict[str, Tensor]
+Rng = torch.Generator | None
+# What mbrl-lib's `Model.sample` returns: packed next observations, rewards, no terminations, next state.
+Step = tuple[Float[Tensor, "B W"], Reward | None, None, State]
 
 
 class BeliefModel(mbrl.models.Model):
@@ -40,28 +49,22 @@ class BeliefModel(mbrl.models.Model):
         self.model, self.context_reward = model, context_reward
         self.codec = BeliefCodec(model.task.obs_dim, model.task.max_contexts)
 
-    def split(self, packed: Packed) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B k"]]:
+    def split(self, packed: Packed) -> tuple[Obs, Belief]:
         """Return the observations and the beliefs over the kept contexts."""
         rows = torch.as_tensor(packed, dtype=torch.float32, device=self.device)
-        obs, belief = self.codec.unpack_tensors(rows)
+        obs, belief = self.codec.unpack(rows)
         return obs, narrow(belief, self.model.slots, self.model.chain.initial.to(belief))
 
-    def join(self, obs: Float[Tensor, "B S"], belief: Float[Tensor, "B k"]) -> Float[Tensor, "B W"]:
+    def join(self, obs: Obs, belief: Belief) -> Float[Tensor, "B W"]:
         """Pack observations with beliefs over the kept contexts."""
         return self.codec.pack_tensors(obs, widen(belief.to(obs), self.model.slots, self.codec.max_contexts))
 
-    def reset(self, obs: Packed, rng: torch.Generator | None = None) -> dict[str, Tensor]:
+    def reset(self, obs: Packed, rng: Rng = None) -> State:
         """Begin imagined trajectories at packed observations: state `obs` and `context`."""
         start, belief = self.split(obs)
         return self.model.reset(start, rng, belief)
 
-    def sample(
-        self,
-        act: Float[Tensor, "B A"],
-        model_state: dict[str, Tensor],
-        deterministic: bool = False,
-        rng: torch.Generator | None = None,
-    ) -> tuple[Float[Tensor, "B W"], Float[Tensor, "B 1"] | None, None, dict[str, Tensor]]:
+    def sample(self, act: Act, model_state: State, deterministic: bool = False, rng: Rng = None) -> Step:
         """Step every trajectory in its own context, then draw the context that acts next."""
         next_obs, _, _, state = self.model.sample(act, model_state, deterministic, rng)
         known = torch.nn.functional.one_hot(state["context"], self.model.num_contexts)
@@ -80,46 +83,64 @@ class BeliefModel(mbrl.models.Model):
 
 
 class FilteringBeliefModel(BeliefModel):
-    """Rollouts for policies: the belief is part of the state and moves on by Theorem 2's update.
+    """Rollouts whose state holds the belief, which moves on by Theorem 2's update.
 
     Each step draws the acting context from the belief, the next observation from that context's head, and then the
     belief learns from that observation what an agent would. `deterministic` steps take the belief's mean instead.
+    mbrl-lib's `ModelEnv` and planners run on it as they are.
 
     A reward that depends on the context is its expectation under what is believed about the context that acted once
     the step was seen. Averaged over next observations this is Theorem 2's r(s, b, a) = sum_k b_k r_k(s, a).
     """
 
-    def reset(self, obs: Packed, rng: torch.Generator | None = None) -> dict[str, Tensor]:  # noqa: ARG002
-        """Begin imagined trajectories at packed observations: state `obs` and `belief`."""
+    def reset(self, obs: Packed, rng: Rng = None) -> State:  # noqa: ARG002
+        """Begin imagined trajectories at packed observations: state `obs` and `belief` (float64)."""
         start, belief = self.split(obs)
-        return {"obs": start, "belief": belief}
+        return {"obs": start, "belief": belief.double()}
 
-    def sample(
-        self,
-        act: Float[Tensor, "B A"],
-        model_state: dict[str, Tensor],
-        deterministic: bool = False,
-        rng: torch.Generator | None = None,
-    ) -> tuple[Float[Tensor, "B W"], Float[Tensor, "B 1"] | None, None, dict[str, Tensor]]:
+    def sample(self, act: Act, model_state: State, deterministic: bool = False, rng: Rng = None) -> Step:
         """Step every trajectory and update its belief by what it led to."""
         obs, belief = model_state["obs"], model_state["belief"]
         reward = None
         with torch.no_grad():
             if deterministic:
-                next_obs, reward = self._expectation(obs, act, belief)
+                next_obs, reward = self._expectation(obs, act, belief.to(obs))
+                _, next_belief = self._update(obs, act, next_obs, belief)
             else:
-                slot = self.model.slots[torch.multinomial(belief, 1, generator=rng).squeeze(-1)]
-                next_obs = self.model.dynamics.sample(obs, act, slot, rng)
-            log_lik = self.model.dynamics.log_prob_slots(obs, act, next_obs, self.model.slots)
-            acted = correct(belief, log_lik.to(belief))
-            next_belief = predict(acted, self.model.chain.transition.to(belief))
-            if self.context_reward is not None and not deterministic:
-                reward = expected_reward(self.context_reward, act, next_obs, acted, self.model.slots)
+                uniform = torch.rand(len(obs), generator=rng, device=obs.device)
+                next_obs, acted, next_belief = self.advance(obs, act, belief, uniform, True, rng)
+                if self.context_reward is not None:
+                    reward = expected_reward(self.context_reward, act, next_obs, acted.to(obs), self.model.slots)
         return self.join(next_obs, next_belief), reward, None, {"obs": next_obs, "belief": next_belief}
 
-    def _expectation(
-        self, obs: Float[Tensor, "B S"], act: Float[Tensor, "B A"], belief: Float[Tensor, "B k"]
-    ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B 1"] | None]:
+    def advance(
+        self, obs: Obs, act: Act, belief: Belief, uniform: Float[Tensor, " B"], has_noise: bool = True, rng: Rng = None
+    ) -> tuple[Obs, Belief, Belief]:
+        """Step every trajectory in the context that its uniform number selects from its belief.
+
+        Args:
+            obs: where they are.
+            act: what they do.
+            belief: distribution of the context that acts, float64.
+            uniform: numbers in [0, 1).
+            has_noise: draw the next observation; otherwise it is the expected one of the selected context.
+            rng: source of the noise.
+
+        Returns:
+            Next observations, the distribution of the context that acted given them, and the next beliefs.
+        """
+        slot = self.model.slots[choose_contexts(belief, uniform)]
+        dynamics = self.model.dynamics
+        next_obs = dynamics.sample(obs, act, slot, rng) if has_noise else dynamics.predict(obs, act, slot)
+        return next_obs, *self._update(obs, act, next_obs, belief)
+
+    def _update(self, obs: Obs, act: Act, next_obs: Obs, belief: Belief) -> tuple[Belief, Belief]:
+        log_lik = self.model.dynamics.log_prob_slots(obs, act, next_obs, self.model.slots)
+        known = (belief, log_lik, self.model.chain.transition)
+        filtered, following = update_belief(*(value.double().cpu().numpy() for value in known))
+        return torch.from_numpy(filtered).to(obs.device), torch.from_numpy(following).to(obs.device)
+
+    def _expectation(self, obs: Obs, act: Act, belief: Belief) -> tuple[Obs, Reward | None]:
         """Return the mean over the belief of every context's expected next observation and of its reward there."""
         mean, reward = torch.zeros_like(obs), obs.new_zeros(len(obs), 1)
         for column, slot in enumerate(self.model.slots):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,12 @@ from gymnasium.spaces import Box
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mbrl_hdp.control.model import BeliefModel
-from mbrl_hdp.control.paths import draw_paths
+from mbrl_hdp.control.model import BeliefModel, FilteringBeliefModel
+from mbrl_hdp.control.paths import draw_paths, draw_uniform
 from mbrl_hdp.control.planner_config import CONTEXT_MODES
-from mbrl_hdp.control.rewards import AnyRewardFn, RewardFn, uses_context
+from mbrl_hdp.control.rewards import AnyRewardFn, RewardFn, expected_reward, uses_context
 from mbrl_hdp.errors import ConfigError, DataError
-from mbrl_hdp.inference.dynamics import ContextDynamics, Rollout
+from mbrl_hdp.inference.dynamics import ContextDynamics
 
 # Stock optimisers put NaN at -1e-10, above every negative return; a plan that leaves the numbers must lose instead.
 WORST_VALUE = -1e30
@@ -32,17 +33,15 @@ class _Start:
 
     Attributes:
         packed: the packed observation.
+        belief: distribution of the context that acts first, over the kept contexts.
         shape: number of particles and horizon.
-        paths: slots that act.
-        expected: slots most likely to act, given the ones before; what a plan with feedback reacts to.
-        rollout: where plans lead on the paths.
+        evaluate: values of plans, all on the same draw of contexts.
     """
 
     packed: Float[np.ndarray, " W"]
+    belief: Float[Tensor, " k"]
     shape: tuple[int, int]
-    paths: Int[Tensor, "P H"]
-    expected: Int[Tensor, "P H"] | None
-    rollout: Rollout
+    evaluate: Callable[[Tensor], Float[Tensor, " C"]]
 
 
 class BeliefModelEnv(mbrl.models.ModelEnv):
@@ -63,7 +62,10 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         context_mode: `paths` draws them from belief and chain; `held` holds the most likely context. With `feedback`
             they are drawn, too, and a plan has one action for every slot (`H K*A`): at each step it takes that of the
             context most likely to act, given the one before. A plan without feedback must do for all contexts at once,
-            although the agent will know better by then; one with feedback can leave the choice to that moment.
+            although the agent will know better by then; one with feedback can leave the choice to that moment. With
+            `belief` every particle carries the belief, which each imagined step updates by Bayes' rule, and draws the
+            acting context from it (`FilteringBeliefModel`): the same expected return as with `paths`, since an action
+            sequence that is fixed beforehand cannot use what the belief learns on the way.
         has_noise: draw transitions with their noise; otherwise take expectations.
     """
 
@@ -83,6 +85,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         self.plain_reward_fn, self.plain_termination_fn = reward_fn, termination_fn
         self.context_mode, self.has_noise = context_mode, has_noise
         self._start: _Start | None = None
+        self._planned_from: tuple[Float[np.ndarray, " W"], Float[Tensor, " k"]] | None = None
         self._is_in_plan = False
         spaces = SimpleNamespace(
             observation_space=Box(-np.inf, np.inf, (model.codec.width,), np.float32),
@@ -108,17 +111,22 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         """Return the action of a planned step at a packed observation: with feedback, that of the likeliest context."""
         if self.context_mode != "feedback":
             return planned
-        _, belief = self.dynamics_model.split(packed[None])
-        slot = int(self.dynamics_model.model.slots[belief[0].argmax()])
+        # The plan just made has unpacked the belief already; a queued action is taken at another observation.
+        start, self._planned_from = self._planned_from, None
+        is_known = start is not None and start[0] is packed
+        belief = start[1] if start and is_known else self.dynamics_model.split(packed[None])[1][0]
+        slot = int(self.dynamics_model.model.slots[belief.argmax()])
         by_slot: Float[np.ndarray, "K A"] = planned.reshape(self.dynamics_model.codec.max_contexts, -1)
         return by_slot[slot]
 
     def set_model(self, model: BeliefModel) -> None:
-        """Imagine with another model from now on."""
+        """Imagine with another model from now on; with `context_mode=belief` its rollouts carry beliefs."""
+        if self.context_mode == "belief":
+            model = FilteringBeliefModel(model.model)
         reward_fn = self.plain_reward_fn
         model.context_reward = reward_fn if uses_context(reward_fn) else None
         self.dynamics_model = model
-        self._start = None
+        self._start = self._planned_from = None
 
     @contextmanager
     def one_plan(self) -> Iterator[None]:
@@ -127,7 +135,8 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         try:
             yield
         finally:
-            self._start, self._is_in_plan = None, False
+            start, self._start, self._is_in_plan = self._start, None, False
+            self._planned_from = None if start is None else (start.packed, start.belief)
 
     def evaluate_action_sequences(
         self, action_sequences: Float[Tensor, "C H N"], initial_state: Float[np.ndarray, " W"], num_particles: int
@@ -158,74 +167,108 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             if start is None or start.packed is not initial_state or start.shape != shape:
                 start = self._draw_start(initial_state, shape)
                 self._start = start if self._is_in_plan else None
-            acts = action_sequences
-            if start.expected is not None:
-                acts = _react(acts, start.expected, len(self.action_space.low))
-            return self._values(acts, start.rollout, start.paths)
+            return start.evaluate(action_sequences)
 
     def evaluate_on_paths(
         self, acts: Float[Tensor, "C H A"], obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]
     ) -> Float[Tensor, " C"]:
         """Return every plan's return from an observation, averaged over given paths of context slots."""
         with torch.no_grad():
-            return self._values(acts, self._begin_rollout(obs, paths), paths)
+            return self._on_paths(obs, paths)(acts)
 
-    def _begin_rollout(self, obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"]) -> Rollout:
+    def _draw_start(self, packed: Float[np.ndarray, " W"], shape: tuple[int, int]) -> _Start:
+        """Unpack where a plan begins and draw its contexts, or the numbers that select them."""
+        model = self.dynamics_model.model
+        (obs,), (belief,) = self.dynamics_model.split(packed[None])
+        if self.context_mode == "belief":
+            uniform = draw_uniform(*shape, self._rng).to(obs.device)
+            return _Start(packed, belief, shape, partial(self._carry_beliefs, obs, belief, uniform))
+        expected = None
+        if self.context_mode == "held":
+            # Without noise all particles would be the same one.
+            contexts = belief.argmax().expand(shape if self.has_noise else (1, shape[1]))
+        else:
+            contexts = draw_paths(belief, model.chain.transition, *shape, self._rng)
+        if self.context_mode == "feedback":
+            following = model.chain.transition.argmax(-1)[contexts[:, :-1]]
+            expected = model.slots[torch.cat([belief.argmax().expand(len(contexts), 1), following], 1)]
+        return _Start(packed, belief, shape, self._on_paths(obs, model.slots[contexts], expected))
+
+    def _on_paths(
+        self, obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"], expected: Int[Tensor, "P H"] | None = None
+    ) -> Callable[[Tensor], Float[Tensor, " C"]]:
+        """Return a function that evaluates plans on paths of slots.
+
+        Args:
+            obs: where they begin.
+            paths: slots that act.
+            expected: slots most likely to act, given the ones before; what a plan with feedback reacts to.
+        """
         dynamics: ContextDynamics = self.dynamics_model.model.dynamics
-        return dynamics.begin_rollout(obs, paths, self._rng if self.has_noise else None)
+        rollout = dynamics.begin_rollout(obs, paths, self._rng if self.has_noise else None)
+
+        def by_context(acts: Tensor, rows: Tensor) -> Tensor:
+            slots = paths.T[..., None].expand(*paths.T.shape, len(rows) // paths.numel())
+            return self.plain_reward_fn(acts, rows, slots.reshape(-1))
+
+        def evaluate(plans: Tensor) -> Float[Tensor, " C"]:
+            acts = plans if expected is None else _react(plans, expected, len(self.action_space.low))
+            return self._values(acts, rollout(acts), by_context)
+
+        return evaluate
+
+    def _carry_beliefs(
+        self, obs: Tensor, belief: Float[Tensor, " k"], uniform: Float[Tensor, "P H"], plans: Float[Tensor, "C H A"]
+    ) -> Float[Tensor, " C"]:
+        """Evaluate plans by particles that draw contexts from their beliefs and learn from what they imagine."""
+        model: FilteringBeliefModel = self.dynamics_model
+        shape = (len(uniform), len(plans))
+        state, carried = obs.expand(shape[0] * shape[1], -1), belief.double().expand(shape[0] * shape[1], -1)
+        states, acted = [], []
+        for act, numbers in zip(plans.unbind(1), uniform.unbind(1), strict=True):
+            selecting = numbers.repeat_interleave(shape[1])
+            state, filtered, carried = model.advance(
+                state, act.repeat(shape[0], 1), carried, selecting, self.has_noise, self._rng
+            )
+            states.append(state.view(*shape, -1))
+            acted.append(filtered)
+
+        def by_context(acts: Tensor, rows: Tensor) -> Tensor:
+            return expected_reward(self.plain_reward_fn, acts, rows, torch.cat(acted).to(rows), model.model.slots)
+
+        return self._values(plans, torch.stack(states), by_context)
 
     def _values(
         self,
         acts: Float[Tensor, "C H A"] | Float[Tensor, "P C H A"],
-        rollout: Rollout,
-        paths: Int[Tensor, "P H"],
-    ) -> Float[Tensor, " C"]:
-        values = self._rewards(acts, rollout(acts), paths).sum(0).mean(0)
-        return torch.where(values.isnan(), WORST_VALUE, values)
-
-    def _draw_start(self, packed: Float[np.ndarray, " W"], shape: tuple[int, int]) -> _Start:
-        """Unpack where a plan begins and draw its context paths."""
-        model = self.dynamics_model.model
-        obs, belief = self.dynamics_model.split(packed[None])
-        expected = None
-        if self.context_mode == "held":
-            # Without noise all particles would be the same one.
-            contexts = belief[0].argmax().expand(shape if self.has_noise else (1, shape[1]))
-        else:
-            contexts = draw_paths(belief[0], model.chain.transition, *shape, self._rng)
-        if self.context_mode == "feedback":
-            following = model.chain.transition.argmax(-1)[contexts[:, :-1]]
-            expected = model.slots[torch.cat([belief[0].argmax().expand(len(contexts), 1), following], 1)]
-        paths = model.slots[contexts]
-        return _Start(packed, shape, paths, expected, self._begin_rollout(obs[0], paths))
-
-    def _rewards(
-        self,
-        acts: Float[Tensor, "C H A"] | Float[Tensor, "P C H A"],
         states: Float[Tensor, "H P C S"],
-        paths: Int[Tensor, "P H"],
-    ) -> Float[Tensor, "H P C"]:
-        """Return the reward of every step, zero after the step that terminated."""
+        by_context: Callable[[Tensor, Tensor], Tensor],
+    ) -> Float[Tensor, " C"]:
+        """Return the plans' returns; the rewards after a step that terminated are zero.
+
+        Args:
+            acts: the plans.
+            states: where they lead.
+            by_context: the reward of all steps, flattened, where it depends on the context.
+        """
         shape = states.shape[:3]
         by_path = acts[None] if acts.dim() == 3 else acts
         by_step = by_path.movedim(2, 0).expand(*shape, -1).reshape(-1, acts.shape[-1])
         rows = states.flatten(0, 2)
-        reward_fn = self.plain_reward_fn
-        if uses_context(reward_fn):
-            rewards = reward_fn(by_step, rows, paths.T[..., None].expand(shape).reshape(-1)).view(shape)
-        else:
-            rewards = reward_fn(by_step, rows).view(shape)
+        reward_fn = by_context if uses_context(self.plain_reward_fn) else self.plain_reward_fn
+        rewards = reward_fn(by_step, rows).view(shape)
         is_done: Bool[Tensor, "H P C"] = self.plain_termination_fn(by_step, rows).view(shape)
-        if not bool(is_done.any()):
-            return rewards
-        was_done = is_done.long().cumsum(0) - is_done.long() > 0
-        return rewards.masked_fill(was_done, 0.0)
+        if bool(is_done.any()):
+            was_done = is_done.long().cumsum(0) - is_done.long() > 0
+            rewards = rewards.masked_fill(was_done, 0.0)
+        values = rewards.sum(0).mean(0)
+        return torch.where(values.isnan(), WORST_VALUE, values)
 
     def _on_obs(self, function: RewardFn) -> RewardFn:
         """Let a function of (act, next_obs) be called with packed observations."""
 
         def strip(act: Tensor, packed: Tensor) -> Any:
-            return function(act, self.dynamics_model.codec.unpack_tensors(packed)[0])
+            return function(act, self.dynamics_model.codec.unpack(packed)[0])
 
         return strip
 

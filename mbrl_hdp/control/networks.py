@@ -199,7 +199,7 @@ class FlatAdam:
         return {"mean": self.mean, "square": self.square, "num_steps": torch.tensor(self.num_steps)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.num_steps = int(state["num_steps"])

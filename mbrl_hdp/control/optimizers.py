@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mbrl_hdp.errors import ConfigError
 
+Plan = Float[Tensor, "H A"]
 Objective = Callable[[Tensor], Tensor]
 Callback = Callable[[Tensor, Tensor, int], None]
 
@@ -69,13 +70,7 @@ class ColoredCemOptimizer(Optimizer):
         self.min_variance = (min_std * half_range).square()
         self.color_matrix = _color_matrix(len(self.lower_bound), noise_color).to(device)
 
-    def optimize(
-        self,
-        obj_fun: Objective,
-        x0: Float[Tensor, "H A"] | None = None,
-        callback: Callback | None = None,
-        **_: Any,
-    ) -> Float[Tensor, "H A"]:
+    def optimize(self, obj_fun: Objective, x0: Plan | None = None, callback: Callback | None = None, **_: Any) -> Plan:
         """Return the plan found from the mean `x0` (the middle of the bounds by default).
 
         Args:
@@ -131,13 +126,7 @@ class RandomShootingOptimizer(Optimizer):
         self.upper_bound = torch.tensor(upper_bound, dtype=torch.float32, device=device)
         self.color_matrix = _color_matrix(len(self.lower_bound), noise_color).to(device) if noise_color else None
 
-    def optimize(
-        self,
-        obj_fun: Objective,
-        x0: Float[Tensor, "H A"] | None = None,
-        callback: Callback | None = None,
-        **_: Any,
-    ) -> Float[Tensor, "H A"]:
+    def optimize(self, obj_fun: Objective, x0: Plan | None = None, callback: Callback | None = None, **_: Any) -> Plan:
         """Return the best plan; the arguments are those of `ColoredCemOptimizer.optimize`."""
         plans = self._candidates()
         if x0 is not None:

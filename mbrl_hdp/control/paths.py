@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mbrl_hdp.probability.kernels import compiled
+from mbrl_hdp.compiling import compiled
 
 
 def draw_paths(
@@ -25,19 +25,37 @@ def draw_paths(
 ) -> Int[Tensor, "P H"]:
     """Draw paths of contexts: the first from the belief, the others along the chain.
 
-    Every path is distributed as the chain is. Together they are stratified: at each step the uniform numbers of the P
-    paths fall into P equal cells, one each, so that few paths already represent the belief well.
+    Every path is distributed as the chain is; together they are stratified (`draw_uniform`).
     """
-    shape = (num_paths, horizon)
-    cell = torch.rand(shape, generator=generator).argsort(0)
-    uniform = (cell + torch.rand(shape, generator=generator)) / num_paths
-    paths = np.empty(shape, np.int64)
-    laws = (law.to("cpu", torch.float64).cumsum(-1).numpy() for law in (belief, transition))
-    _walk(*laws, uniform.double().numpy(), paths)
+    paths = np.empty((num_paths, horizon), np.int64)
+    cumulative = (value.to("cpu", torch.float64).cumsum(-1).numpy() for value in (belief, transition))
+    _walk(*cumulative, draw_uniform(num_paths, horizon, generator).double().numpy(), paths)
     return torch.from_numpy(paths).to(belief.device)
 
 
-@compiled
+def draw_uniform(num_paths: int, horizon: int, generator: torch.Generator | None = None) -> Float[Tensor, "P H"]:
+    """Draw uniform numbers that are stratified: at each step those of the P paths fall into P equal cells, one each.
+
+    So few paths already represent the distribution that the numbers select from.
+    """
+    shape = (num_paths, horizon)
+    cell = torch.rand(shape, generator=generator).argsort(0)
+    return (cell + torch.rand(shape, generator=generator)) / num_paths
+
+
+def choose_contexts(belief: Float[Tensor, "B k"], uniform: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Select the context of every row by inverting its cumulative belief at a uniform number.
+
+    Equal beliefs and equal numbers select the same context, so candidates that share their numbers are compared with
+    less noise. A context of zero belief is never selected.
+    """
+    cumulative = belief.double().cumsum(-1)
+    # Stratified single precision numbers may round to 1, which would select whatever comes last.
+    reached = uniform.double().clamp(max=1.0 - 1e-12) * cumulative[:, -1]
+    return (cumulative <= reached[:, None]).sum(-1)
+
+
+@compiled()
 @no_type_check
 def _walk(first: np.ndarray, following: np.ndarray, uniform: np.ndarray, paths: np.ndarray) -> None:
     """Invert the cumulative distributions; the last context takes whatever rounding leaves above the last sum."""
@@ -45,8 +63,8 @@ def _walk(first: np.ndarray, following: np.ndarray, uniform: np.ndarray, paths: 
     for path in range(uniform.shape[0]):
         context = 0
         for step in range(uniform.shape[1]):
-            law = first if step == 0 else following[context]
+            cumulative = first if step == 0 else following[context]
             context = 0
-            while context < last and uniform[path, step] * law[last] >= law[context]:
+            while context < last and uniform[path, step] * cumulative[last] >= cumulative[context]:
                 context += 1
             paths[path, step] = context

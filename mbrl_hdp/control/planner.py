@@ -1,9 +1,8 @@
-"""Planners: mbrl-lib's `TrajectoryOptimizerAgent` with its own or our optimisers, chosen by one word of the config."""
+"""Planners: mbrl-lib's `TrajectoryOptimizerAgent` on a belief model, with the optimiser that the settings name."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,41 +11,17 @@ import numpy as np
 import torch
 from hydra.errors import InstantiationException
 from jaxtyping import Float
-from mbrl.planning import TrajectoryOptimizerAgent
+from mbrl.planning import TrajectoryOptimizer, TrajectoryOptimizerAgent
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from mbrl_hdp.control.model import BeliefModel
 from mbrl_hdp.control.model_env import BeliefModelEnv
-from mbrl_hdp.control.planner_config import (
-    PLANNERS,
-    CemConfig,
-    CustomConfig,
-    IcemConfig,
-    MbrlCemConfig,
-    MppiConfig,
-    PlannerConfig,
-    RandomShootingConfig,
-    optimizer_config,
-)
+from mbrl_hdp.control.planner_config import PlannerConfig
 from mbrl_hdp.control.rewards import AnyRewardFn, RewardFn
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import torch_generator
-from mbrl_hdp.settings import check_settings
-
-__all__ = [
-    "PLANNERS",
-    "CemConfig",
-    "CustomConfig",
-    "IcemConfig",
-    "MbrlCemConfig",
-    "MppiConfig",
-    "Planner",
-    "PlannerConfig",
-    "RandomShootingConfig",
-    "make_planner",
-]
 
 
 class Planner(TrajectoryOptimizerAgent):
@@ -68,7 +43,7 @@ class Planner(TrajectoryOptimizerAgent):
         num_blocks = model_env.plan_width // len(space.low)
         # mbrl-lib writes the bounds into the config it is given: this one is made here and is nobody else's.
         super().__init__(
-            OmegaConf.create(optimizer_config(config)),
+            OmegaConf.create(config.optimizer_settings()),
             space.low.tolist() * num_blocks,
             space.high.tolist() * num_blocks,
             planning_horizon=config.horizon,
@@ -126,7 +101,7 @@ class Planner(TrajectoryOptimizerAgent):
         return {**state, **{f"optimizer.{name}": value.clone() for name, value in self._carried().items()}}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
             CheckpointError: if it belongs to another planner.
@@ -186,7 +161,7 @@ def make_planner(
     """Build the planner that a config names.
 
     Args:
-        config: one of the classes in `PLANNERS`.
+        config: settings of a planner, such as those in `mbrl_hdp_planners`.
         model: the learned model.
         reward_fn: rewards `B 1` from actions `B A` and next observations `B S`; one that declares `uses_context` also
             gets the slot `B` of the context that acted, as a `LearnedReward` does.
@@ -203,13 +178,7 @@ def make_planner(
     Raises:
         ConfigError: on settings out of range, unbounded actions or an optimiser that cannot be imported or built.
     """
-    check_settings(config, "planner")
-    if config.replan_freq > config.horizon:
-        raise ConfigError(f"planner.replan_freq={config.replan_freq} exceeds planner.horizon={config.horizon}")
-    if isinstance(config, CustomConfig):
-        _check_class(config.optimizer)
-    if not (np.isfinite(act_low).all() and np.isfinite(act_high).all()):
-        raise ConfigError(f"planners need bounded actions, got [{act_low}, {act_high}]; rescale the action space")
+    check_planner(config, act_low, act_high)
     model_env = BeliefModelEnv(
         BeliefModel(model),
         reward_fn,
@@ -220,24 +189,32 @@ def make_planner(
         config.context_mode,
         config.has_noise,
     )
+    return Planner(config, model_env, torch_generator(seed, "planner", "optimizer"))
+
+
+def check_planner(
+    config: PlannerConfig,
+    act_low: Sequence[float] | Float[np.ndarray, " A"],
+    act_high: Sequence[float] | Float[np.ndarray, " A"],
+) -> None:
+    """Build the optimiser and throw it away: what is wrong with its settings is found before there is a model.
+
+    Raises:
+        ConfigError: on settings out of range, unbounded actions or an optimiser that cannot be imported or built.
+    """
+    config.check()
+    if not (np.isfinite(act_low).all() and np.isfinite(act_high).all()):
+        raise ConfigError(f"planners need bounded actions, got [{act_low}, {act_high}]; rescale the action space")
+    settings = config.optimizer_settings()
+    low, high = (np.asarray(bound, dtype=np.float64).tolist() for bound in (act_low, act_high))
     try:
-        return Planner(config, model_env, torch_generator(seed, "planner", "optimizer"))
+        optimizer = TrajectoryOptimizer(OmegaConf.create(settings), np.array(low), np.array(high), config.horizon)
     except InstantiationException as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from error
         raise ConfigError(
-            f"planner.optimizer: {error.__cause__ or error}; its constructor gets planner.kwargs, lower_bound, "
-            "upper_bound and device"
+            f"planner.optimizer: {settings['_target_']} cannot be built: {error.__cause__ or error}; its constructor "
+            "gets the planner's own settings (planner.kwargs of planner=custom), lower_bound, upper_bound and device"
         ) from error
-
-
-def _check_class(path: str) -> None:
-    module_name, _, name = path.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"planner.optimizer={path!r} cannot be imported: {error}; give package.module.Class"
-        ) from error
-    if not callable(getattr(found, "optimize", None)):
-        raise ConfigError(f"planner.optimizer={path!r} has no method optimize(obj_fun, x0, callback) as mbrl-lib asks")
+    if not callable(getattr(optimizer.optimizer, "optimize", None)):
+        raise ConfigError(f"planner.optimizer: {settings['_target_']} has no method optimize; see mbrl-lib's Optimizer")

@@ -1,30 +1,31 @@
-"""Soft actor-critic on the packed vector [obs, belief]: mbrl-lib's SAC with the paper's settings, and fast.
+"""Soft actor-critic on the packed vector [obs, belief]: our own implementation, with the paper's settings, and fast.
 
-One slot, three fillings: the belief (C-SAC), the one-hot truth (FI-SAC) or nothing (NI-SAC, width 0). mbrl-lib's
-`SACAgent` wraps a `ContextSac` unchanged. Nothing here cuts the bootstrap where an episode is merely truncated.
+What stands beside the observation is the belief (C-SAC), the one-hot truth (FI-SAC) or nothing (NI-SAC, width 0).
+`ContextSac` has the methods of mbrl-lib's SAC, so mbrl-lib's `SACAgent` and algorithms take it, but no code of it:
+mbrl-lib's own SAC is `agent=mbrl_sac`. Nothing here cuts the bootstrap where an episode is merely truncated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from mbrl.third_party.pytorch_sac_pranz24 import SAC
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.networks import squashed_draw
-from mbrl_hdp.control.replay import PackedBatch
+from mbrl_hdp.control.replay import BeliefReplay, PackedBatch
 from mbrl_hdp.control.sac_config import FAST_SAC, PAPER_SAC, SacConfig
 from mbrl_hdp.control.sac_learner import LOG_STD_BOUNDS, SacLearner
+from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.settings import check_settings
 
-__all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "PackedReplay", "SacConfig"]
+__all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "SacConfig"]
 
 _UPDATES_AT_ONCE = 50
 """Minibatches that are gathered together; it bounds the memory of a long call of `update`."""
@@ -32,21 +33,11 @@ _ROWS_OF_A_SCALE = 10_000
 """Transitions that centre and spread of the observations are measured on."""
 
 
-@runtime_checkable
-class PackedReplay(Protocol):
-    """What `ContextSac.update` draws minibatches from (`BeliefReplay`)."""
-
-    def draw(self, num: int, generator: torch.Generator) -> PackedBatch:
-        """Draw transitions with replacement, as tensors."""
-        ...
-
-
-class ContextSac(SacLearner, SAC):
-    """mbrl-lib's SAC on packed [obs, belief], with the paper's settings and a fast update.
+class ContextSac(SacLearner):
+    """SAC on packed [obs, belief], with the paper's settings and a fast update.
 
     `update(replay, num_updates)` is the fast way to learn; `update_parameters` is mbrl-lib's own signature, for its
     algorithms. All randomness comes from one generator, `state_dict` holds everything that a resumed run needs.
-    mbrl-lib's own constructor, which builds two-layer networks from a bag of arguments, is not used.
 
     Args:
         codec: how observation and belief lie in the packed vector; a width of 0 is an agent without a belief.
@@ -58,7 +49,7 @@ class ContextSac(SacLearner, SAC):
 
     Example:
         >>> sac = ContextSac(BeliefCodec(4, 10), env.action_space, PAPER_SAC["cartpole_hard"], total_updates=101_000)
-        >>> agent = mbrl.planning.SACAgent(sac)
+        >>> agent = mbrl.planning.sac_wrapper.SACAgent(sac)
         >>> sac.update(replay, 200)
     """
 
@@ -89,13 +80,6 @@ class ContextSac(SacLearner, SAC):
             total_updates,
             place,
         )
-        # mbrl-lib's names.
-        self.args, self.gamma, self.tau = config, config.discount, config.tau
-        self.target_update_interval, self.automatic_entropy_tuning = (
-            config.target_update_interval,
-            config.adapt_temperature,
-        )
-        self.policy_type = "Gaussian"
 
     # Acting -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +100,7 @@ class ContextSac(SacLearner, SAC):
 
     def features(self, packed: Float[Tensor, "B packed"]) -> Float[Tensor, "B state"]:
         """Return what the networks see of a packed vector: obs with sine and cosine for angles, then the belief."""
-        obs, belief = self.codec.unpack_tensors(packed)
+        obs, belief = self.codec.unpack(packed)
         angles = self.config.angle_columns
         if self.config.standardise_obs:
             obs = (obs - self.obs_centre) / self.obs_scale
@@ -130,7 +114,7 @@ class ContextSac(SacLearner, SAC):
 
     # Learning ---------------------------------------------------------------------------------------------------
 
-    def update(self, replay: PackedReplay, num_updates: int) -> dict[str, float]:
+    def update(self, replay: BeliefReplay, num_updates: int) -> dict[str, float]:
         """Take gradient steps on minibatches from the replay buffer; return what the last of them measured.
 
         Raises:
@@ -151,11 +135,11 @@ class ContextSac(SacLearner, SAC):
         """Take one step on a minibatch of mbrl-lib's replay buffer; its signature and its five numbers.
 
         Args:
-            memory: has `sample(batch_size)`, which gives a `TransitionBatch` of packed observations.
+            memory: has `sample(batch_size)`, which returns a `TransitionBatch` of packed observations.
             batch_size: transitions of the minibatch.
             updates: ignored but for the logger: the number of updates is part of this object's state.
             logger: mbrl-lib's logger, or None.
-            reverse_mask: True if the batch tells which transitions terminate, False if it tells which do not.
+            reverse_mask: True if the batch marks the transitions that terminate, False if it marks the others.
         """
         obs, act, next_obs, reward, mask, _ = memory.sample(batch_size).astuple()
         parts = [torch.as_tensor(np.asarray(part), dtype=torch.float32) for part in (obs, act, reward, next_obs)]
@@ -185,7 +169,7 @@ class ContextSac(SacLearner, SAC):
 
     def _standardise(self, packed: Float[Tensor, "B packed"]) -> None:
         """Measure centre and spread of every column of obs that is no angle; one that never changes keeps its unit."""
-        obs, _ = self.codec.unpack_tensors(packed)
+        obs, _ = self.codec.unpack(packed)
         spread, centre = torch.std_mean(obs[:, self._plain].double(), dim=0, correction=0)
         self.obs_centre[self._plain] = centre.float()
         self.obs_scale[self._plain] = torch.where(spread > 1e-6 * centre.abs(), spread, 1.0).float()
@@ -220,7 +204,7 @@ class ContextSac(SacLearner, SAC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
             CheckpointError: if the state belongs to networks of another size or other units, or parts are missing.
@@ -236,22 +220,13 @@ class ContextSac(SacLearner, SAC):
         self, env_name: str | None = None, suffix: str = "", ckpt_path: str | Path | None = None
     ) -> None:
         """Write `state_dict` to a safetensors file (mbrl-lib's signature)."""
-        from safetensors.torch import save_file
-
         path = Path("checkpoints") / f"sac_checkpoint_{env_name}_{suffix}" if ckpt_path is None else Path(ckpt_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(self.state_dict(), path)
+        write_tensors(path, self.state_dict(), {})
 
     def load_checkpoint(self, ckpt_path: str | Path, evaluate: bool = False) -> None:  # noqa: ARG002
         """Read what `save_checkpoint` wrote (mbrl-lib's signature); the file cannot run code."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            state = load_file(ckpt_path)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"cannot read the policy in {ckpt_path}: {error}") from error
-        self.load_state_dict(state)
+        self.load_state_dict(read_tensors(Path(ckpt_path))[0])
 
 
 def _check(config: SacConfig, obs_dim: int, total_updates: int | None) -> None:

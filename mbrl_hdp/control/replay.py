@@ -16,6 +16,7 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
+from mbrl_hdp.belief.filter import predict
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import CheckpointError, DataError
 from mbrl_hdp.inference.model import ContextModel
@@ -41,14 +42,9 @@ def model_beliefs(model: ContextModel, data: Trajectories) -> Float[np.ndarray, 
     filtered = model.filter(data)
     first = np.broadcast_to(model.initial, (len(filtered), 1, model.num_contexts))
     beliefs = np.zeros((data.num_episodes, data.max_steps + 1, model.task.max_contexts))
-    beliefs[..., model.kept] = np.concatenate([first, filtered @ model.transition], 1)
+    beliefs[..., model.kept] = np.concatenate([first, predict(filtered, model.transition)], 1)
     beliefs[np.arange(data.max_steps + 1) > data.lengths[:, None]] = np.nan
     return beliefs
-
-
-def known_beliefs(contexts: Int[np.ndarray, "*batch"], num_contexts: int) -> Float[np.ndarray, "*batch K"]:
-    """Return the one-hot truth, for agents with full information: the context that acts next at every observation."""
-    return np.eye(num_contexts)[contexts]
 
 
 class BeliefReplay:
@@ -99,7 +95,7 @@ class BeliefReplay:
     def trajectories(self) -> Trajectories:
         """All stored episodes, without contexts and beliefs."""
         self._check_filled()
-        obs, _ = self.codec.unpack_tensors(self._packed)
+        obs, _ = self.codec.unpack(self._packed)
         arrays = [self._padded(part) for part in (obs, self._act, self._reward, self._terminated)]
         return Trajectories(
             arrays[0],
@@ -167,7 +163,7 @@ class BeliefReplay:
         """Compute the beliefs of all stored episodes anew, e.g. by `model_beliefs` after an update of the model."""
         is_obs = self._is_obs().numpy() if self.num_episodes else np.zeros((0, 0), bool)
         beliefs = self._checked(beliefs_of(self.trajectories), is_obs)
-        obs, _ = self.codec.unpack_tensors(self._packed)
+        obs, _ = self.codec.unpack(self._packed)
         self._packed = self.codec.pack_tensors(obs, torch.as_tensor(beliefs[is_obs], dtype=torch.float32))
 
     def _checked(

@@ -120,9 +120,9 @@ class LearnedReward(nn.Module):
             "hidden_size": hidden_size, "lr": lr, "batch_size": batch_size, "seed": seed,
         }  # fmt: skip
         self.max_contexts, self.lr, self.batch_size = max_contexts, lr, batch_size
-        self.angles = sorted(angle_columns)
-        self.lengths = [column for column in range(obs_dim) if column not in self.angles]
-        num_inputs = act_dim + obs_dim + len(self.angles)
+        self.angle_columns = sorted(angle_columns)
+        self.lengths = [column for column in range(obs_dim) if column not in self.angle_columns]
+        num_inputs = act_dim + obs_dim + len(self.angle_columns)
         self.heads = ContextHeads(max_contexts + 1, num_inputs, 1, [hidden_size])
         self.register_buffer("is_learned", torch.zeros(max_contexts, dtype=torch.bool))
         self.register_buffer("input_centre", torch.zeros(num_inputs))
@@ -154,7 +154,7 @@ class LearnedReward(nn.Module):
         Goes on from what is known already; the same calls give the same numbers.
 
         Args:
-            model: tells which context acted.
+            model: infers which context acted.
             data: real episodes with their rewards.
             num_steps: gradient steps; contexts that are new take half as many on all steps alike before.
             seed: seed of the minibatches.
@@ -250,9 +250,9 @@ class LearnedReward(nn.Module):
         return _Rows(self._features(act, next_obs), rewards, weights), is_held_out
 
     def _features(self, act: Tensor, next_obs: Tensor) -> Tensor:
-        if not self.angles:
+        if not self.angle_columns:
             return torch.cat([act, next_obs], -1)
-        angles = next_obs[:, self.angles]
+        angles = next_obs[:, self.angle_columns]
         return torch.cat([act, next_obs[:, self.lengths], angles.sin(), angles.cos()], -1)
 
     def _fan_in(self) -> list[int]:

@@ -9,16 +9,15 @@ a time, so that a pass over the row that is being summed serves four of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, no_type_check
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mbrl_hdp.compiling import compiled
 from mbrl_hdp.control.networks import FlatAdam, LastUpdate, Layer, StackedMlp
 
 Array = NDArray[Any]
@@ -119,19 +118,7 @@ def _net(flat: Tensor, layers: list[Layer]) -> Net:
     return Net(*(part.detach().numpy() for part in (flat, first, second, bias)))
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first call; keep the machine code on disk where there is a place to write it.
-
-    Sums may be reordered (or none of the reductions would be vectorised); NaN and infinities keep their meaning.
-    """
-    options: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no writable cache directory
-        return numba.njit(**options)(function)
-
-
-@compiled
+@compiled("reordered")
 @no_type_check
 def _unit(weight: Array, x: Array, out: Array) -> None:
     """Set out = relu(weight @ x) for one hidden unit."""
@@ -151,7 +138,7 @@ def _unit(weight: Array, x: Array, out: Array) -> None:
         out[b] = _HALF * (out[b] + abs(out[b]))  # exact, and unlike max() it is vectorised
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _dots(grad: Array, x: Array, out: Array) -> None:
     """Set out = x @ grad: the gradient of one unit's weights."""
@@ -173,7 +160,7 @@ def _dots(grad: Array, x: Array, out: Array) -> None:
         out[i] = s0
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def forward(net: Net, x: Array, hidden: Array, out: Array) -> None:
     """Set the hidden activations `nets H B` and the outputs `nets out B` of inputs `rows B`."""
@@ -193,7 +180,7 @@ def forward(net: Net, x: Array, hidden: Array, out: Array) -> None:
                     target[b] += w * row[b]
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _hidden_grad(net: Net, e: int, h: int, row: Array, out_grad: Array, grad: Array) -> None:
     """Set the gradient that reaches one hidden unit before its ReLU."""
@@ -208,7 +195,7 @@ def _hidden_grad(net: Net, e: int, h: int, row: Array, out_grad: Array, grad: Ar
         grad[b] = grad[b] if row[b] > _ZERO else _ZERO
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def parameter_grad(net: Net, x: Array, hidden: Array, out_grad: Array, result: Net) -> None:
     """Set `result` to the gradient by all parameters, from that by the outputs, `nets out B`."""
@@ -232,7 +219,7 @@ def parameter_grad(net: Net, x: Array, hidden: Array, out_grad: Array, result: N
             _dots(grad, x, result.first[e, h])
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def input_grad(net: Net, hidden: Array, out_grad: Array, first_row: int, result: Array) -> None:
     """Set `result` to the gradient by the input rows from `first_row` on, summed over the networks."""
@@ -249,7 +236,7 @@ def input_grad(net: Net, hidden: Array, out_grad: Array, first_row: int, result:
                     target[b] += w * grad[b]
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def adam(values: Array, grad: Array, mean: Array, square: Array, step: int, lr: float, weight_decay: float) -> None:
     """Take Adam's step number `step` (from 1), as `FlatAdam`."""
@@ -265,7 +252,7 @@ def adam(values: Array, grad: Array, mean: Array, square: Array, step: int, lr: 
         values[i] -= scale * mean[i] / (math.sqrt(square[i]) + epsilon)
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def squash(outputs: Array, noise: Array, settings: Settings, act: Array, spread: Array, log_prob: Array) -> None:
     """Draw actions and their log densities, as `squashed_draw`; `act` and `spread` are `A B`."""
@@ -285,7 +272,7 @@ def squash(outputs: Array, noise: Array, settings: Settings, act: Array, spread:
             log_prob[b] -= _HALF * noise[a, b] * noise[a, b] + log_std + log_slope
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def squash_grad(
     outputs: Array, act: Array, spread: Array, act_grad: Array, weight: float, settings: Settings, result: Array
@@ -301,7 +288,7 @@ def squash_grad(
             result[num_acts + a, b] = back * spread[a, b] - weight if low <= raw <= high else _ZERO
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def update_minibatches(
     inputs: Array,

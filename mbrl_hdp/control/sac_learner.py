@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mbrl_hdp.control.networks import FlatAdam, LastUpdate, SquashedDraw, StackedMlp, squashed_draw, squashed_grad
 from mbrl_hdp.control.sac_config import SacConfig
-from mbrl_hdp.errors import CheckpointError, FitError
+from mbrl_hdp.errors import CheckpointError, DivergenceError
 from mbrl_hdp.seeding import torch_generator
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
@@ -83,7 +83,7 @@ class SacLearner:
 
     @property
     def lr_factor(self) -> float:
-        """What is left of the learning rates."""
+        """Current factor on the learning rates."""
         if not self.config.linear_decay or self.total_updates is None:
             return 1.0
         return max(0.0, 1.0 - self.num_updates / self.total_updates)
@@ -156,14 +156,8 @@ class SacLearner:
         draw = squashed_draw(hidden[-1][0], noise, LOG_STD_BOUNDS)
         return draw._replace(log_prob=draw.log_prob.sub_(self._log_volume)), hidden
 
-    def _update_compiled(
-        self,
-        inputs: Float[Tensor, "n 2 rows B"],
-        reward: Float[Tensor, "n B"],
-        discount: Float[Tensor, "n B"],
-        noise: Float[Tensor, "n 2 A B"],
-    ) -> LastUpdate:
-        """`_update_once` for every minibatch, in compiled loops."""
+    def _update_compiled(self, inputs: Tensor, reward: Tensor, discount: Tensor, noise: Tensor) -> LastUpdate:
+        """Do `_update_once` for every minibatch (a further first axis), in compiled loops."""
         from mbrl_hdp.control import sac_kernels
 
         config, count, optim = self.config, len(reward), self.alpha_optim
@@ -213,7 +207,7 @@ class SacLearner:
             "value": float(last.values.mean()),
         }
         if not all(math.isfinite(value) for value in metrics.values()):
-            raise FitError(
+            raise DivergenceError(
                 f"SAC diverged after {self.num_updates} updates (value loss {metrics['value_loss_1']}): "
                 "lower value_lr and policy_lr, or raise weight_decay"
             )
@@ -229,7 +223,7 @@ class SacLearner:
         return {name: value.detach().clone() for name, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave.
+        """Restore a state that `state_dict` returned.
 
         Raises:
             CheckpointError: if the state belongs to networks of another size, or parts are missing.

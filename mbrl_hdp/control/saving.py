@@ -13,29 +13,28 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.rewards import LearnedReward
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.manifest import MANIFEST
+from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, MbrlHdpError
 
-_VERSION = 1
+_VERSION = 2
 
 
 def save_policy(policy: ContextSac, folder: str | Path) -> None:
     """Write `policy.safetensors` (networks, optimisers, settings) to a folder, which is made if it is not there."""
-    names = [field.name for field in fields(SacConfig)]
     words = {
         "obs_dim": policy.codec.obs_dim,
         "num_contexts": policy.codec.max_contexts,
         "act_low": np.asarray(policy.action_space.low, float).tolist(),
         "act_high": np.asarray(policy.action_space.high, float).tolist(),
         "total_updates": policy.total_updates,
-        "settings": {name: value for name, value in asdict(policy.config).items() if name in names},
+        "settings": _sac_settings(asdict(policy.config)),
     }
     _write(Path(folder), "policy", policy.state_dict(), words)
 
@@ -55,11 +54,17 @@ def load_policy(folder: str | Path) -> ContextSac:
     try:
         space = Box(np.asarray(words["act_low"], np.float32), np.asarray(words["act_high"], np.float32))
         codec = BeliefCodec(words["obs_dim"], words["num_contexts"])
-        policy = ContextSac(codec, space, SacConfig(**words["settings"]), total_updates=words["total_updates"])
+        config = SacConfig(**_sac_settings(words["settings"]))
+        policy = ContextSac(codec, space, config, total_updates=words["total_updates"])
         policy.load_state_dict(state)
     except (KeyError, TypeError, ValueError, MbrlHdpError) as error:
         raise CheckpointError(f"the policy in {folder} cannot be built: {error}") from error
     return policy
+
+
+def _sac_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that SAC has; options have their name beside them, older files two numbers of updates."""
+    return {field.name: settings[field.name] for field in fields(SacConfig)}
 
 
 def save_reward(reward: LearnedReward, folder: str | Path) -> None:
@@ -84,20 +89,18 @@ def load_reward(folder: str | Path) -> LearnedReward:
 
 def _write(folder: Path, name: str, state: Mapping[str, Tensor], words: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
-    with atomic_path(folder / f"{name}.safetensors") as path:
-        save_file(tensors, path, metadata={"words": json.dumps({"schema_version": _VERSION, **words})})
+    (folder / MANIFEST).unlink(missing_ok=True)  # it would belong to the files that are replaced
+    words = {"schema_version": _VERSION, **words}
+    write_tensors(folder / f"{name}.safetensors", state, words)
     with atomic_path(folder / f"{name}.json") as path:
-        path.write_text(json.dumps({"schema_version": _VERSION, **words}, indent=2))
+        path.write_text(json.dumps(words, indent=2))
 
 
 def _read(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = folder / f"{name}.safetensors"
     try:
-        with safe_open(path, framework="pt") as file:
-            words = json.loads((file.metadata() or {}).get("words", "{}"))
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        state, words = read_tensors(path)
+    except CheckpointError as error:
         raise CheckpointError(f"cannot read the {name} in {path}: {error}") from error
     if words.pop("schema_version", None) != _VERSION:
         raise CheckpointError(f"{path} was written by another version of mbrl_hdp, or not by save_{name}")

@@ -34,7 +34,7 @@ Info = Mapping[str, Any]
 
 
 class ContextTracker(ABC):
-    """Follows an episode and gives the packed observation.
+    """Follows an episode and returns the packed observation.
 
     Attributes:
         codec: layout of the packed observation.
@@ -47,13 +47,13 @@ class ContextTracker(ABC):
     def reset(self, obs: Obs, info: Info | None = None) -> Packed:
         """Begin an episode; return the first packed observation."""
         self._obs = np.asarray(obs, dtype=np.float64)
-        self._begin(self._obs, info)
+        self._take(None, self._obs, info)
         return self.packed()
 
     def update(self, act: Act, next_obs: Obs, info: Info | None = None) -> Packed:
         """Take in one step; return the next packed observation."""
         self._obs = np.asarray(next_obs, dtype=np.float64)
-        self._move(np.asarray(act), self._obs, info)
+        self._take(np.asarray(act), self._obs, info)
         return self.packed()
 
     def packed(self) -> Packed:
@@ -71,10 +71,8 @@ class ContextTracker(ABC):
         """Return what fills the slot now."""
 
     @abstractmethod
-    def _begin(self, obs: Obs, info: Info | None) -> None: ...
-
-    @abstractmethod
-    def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None: ...
+    def _take(self, act: Act | None, obs: Obs, info: Info | None) -> None:
+        """Take in an observation and the action that led to it, None at the beginning of an episode."""
 
 
 class BeliefTracker(ContextTracker):
@@ -104,11 +102,11 @@ class BeliefTracker(ContextTracker):
         wide[self._slots] = self._filter.belief
         return wide
 
-    def _begin(self, obs: Obs, info: Info | None) -> None:  # noqa: ARG002
-        self._filter.reset(obs)
-
-    def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None:  # noqa: ARG002
-        self._filter.update(act, next_obs)
+    def _take(self, act: Act | None, obs: Obs, info: Info | None) -> None:  # noqa: ARG002
+        if act is None:
+            self._filter.reset(obs)
+        else:
+            self._filter.update(act, obs)
 
 
 class TruthTracker(ContextTracker):
@@ -118,7 +116,7 @@ class TruthTracker(ContextTracker):
         obs_dim: width of an observation.
         num_contexts: width of the one-hot vector.
         places: place of every true context in it; its own number by default. With the slots of a learned model it
-            tells an agent that acts on beliefs what it should have believed (for scoring only).
+            hands the truth to an agent that acts on beliefs (for scoring only).
     """
 
     def __init__(self, obs_dim: int, num_contexts: int, places: Sequence[int] | None = None) -> None:
@@ -130,13 +128,7 @@ class TruthTracker(ContextTracker):
         """Return the one-hot truth."""
         return self._truth.copy()
 
-    def _begin(self, obs: Obs, info: Info | None) -> None:  # noqa: ARG002
-        self._read(info)
-
-    def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None:  # noqa: ARG002
-        self._read(info)
-
-    def _read(self, info: Info | None) -> None:
+    def _take(self, act: Act | None, obs: Obs, info: Info | None) -> None:  # noqa: ARG002
         if info is None or "next_context" not in info:
             raise DataError(
                 "a full-information agent needs info['next_context']; wrap the environment in SwitchingContext"
@@ -146,7 +138,7 @@ class TruthTracker(ContextTracker):
 
 
 class NothingTracker(ContextTracker):
-    """Leaves the slot away: agents without information see the observation alone."""
+    """Leaves the slot out: agents without information see the observation alone."""
 
     def __init__(self, obs_dim: int) -> None:
         super().__init__(obs_dim, 0)
@@ -155,9 +147,7 @@ class NothingTracker(ContextTracker):
         """Return a vector of width 0."""
         return np.zeros(0)
 
-    def _begin(self, obs: Obs, info: Info | None) -> None: ...
-
-    def _move(self, act: Act, next_obs: Obs, info: Info | None) -> None: ...
+    def _take(self, act: Act | None, obs: Obs, info: Info | None) -> None: ...
 
 
 @runtime_checkable

@@ -12,6 +12,9 @@ from mbrl_hdp.errors import DataError
 UNKNOWN_CONTEXT = -1
 """Label of a step whose context is not known: padding, and missing labels where those are allowed."""
 
+MAX_CONTEXT = 9_999
+"""Largest context label: labels are counted from 0, and tables are made of them."""
+
 _MISSING_HINT = "pass lengths= if this is padding, or allow_missing=True if samples are missing"
 
 
@@ -36,7 +39,7 @@ def float_array(name: str, values: Any) -> np.ndarray:
 
 
 def check_shape(name: str, array: np.ndarray, expected: tuple[int, ...], meaning: str) -> None:
-    """Refuse an array whose shape is not the expected one, telling both."""
+    """Refuse an array whose shape is not the expected one; the message names both shapes."""
     if array.shape != expected:
         raise DataError(f"{name} must have shape {list(expected)} ({meaning}), got {list(array.shape)}")
 
@@ -63,7 +66,7 @@ def length_array(lengths: Any, num_episodes: int, max_steps: int) -> Int[np.ndar
 
 
 def check_finite(name: str, array: np.ndarray, is_valid: Bool[np.ndarray, "N T"], allow_missing: bool) -> None:
-    """Refuse infinite values, and NaN unless samples may be missing, telling episode, step and column.
+    """Refuse infinite values, and NaN unless samples may be missing; name episode, step, column.
 
     Args:
         name: name of the array in the message.
@@ -90,6 +93,7 @@ def context_array(context: Any, is_step: Bool[np.ndarray, "N T"], allow_missing:
     labels = np.where(is_step & ~is_missing, array, 0)
     _refuse_step("context must be a whole number", labels != np.floor(labels), array)
     _refuse_step("context must not be negative", labels < 0, array)
+    _refuse_step(f"context labels go up to {MAX_CONTEXT}: number them from 0", labels > MAX_CONTEXT, array)
     if not allow_missing:
         hint = "leave context out, or pass allow_missing=True"
         _refuse_step(f"context is unknown ({hint})", is_missing & is_step, array)

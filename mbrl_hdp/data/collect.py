@@ -25,11 +25,9 @@ class Agent(Protocol):
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         """Choose an action, `A`, for an observation, `S` (a batch of both, `B A` and `B S`, for a batched env)."""
-        ...
 
     def reset(self) -> Any:
         """Forget the last episode."""
-        ...
 
 
 def collect(

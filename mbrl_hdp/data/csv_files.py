@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.checks import MAX_CONTEXT
 from mbrl_hdp.data.csv_layout import Columns, read_header
 from mbrl_hdp.data.csv_source import CsvSource
 from mbrl_hdp.data.trajectories import Episode, Trajectories
@@ -87,7 +88,7 @@ def _cell_columns(values: Float[np.ndarray, "T D"]) -> list[list[float | None]]:
 
 
 def _parse(source: CsvSource) -> Float[np.ndarray, "R C"]:
-    """Turn all cells into numbers, empty ones into NaN; only when that fails look for the culprit row by row."""
+    """Turn all cells into numbers, empty ones into NaN; if that fails, find the bad cell row by row."""
     if not source.body.strip():
         raise source.error("has a header but no rows", line=source.header_line)
     body = _fill_empty(source.body)
@@ -158,6 +159,7 @@ def _check_cells(
         if name == "context":
             labels = np.nan_to_num(values)
             source.refuse((labels != np.floor(labels)) | (labels < 0), name, "is not a whole number from 0")
+            source.refuse(labels > MAX_CONTEXT, name, f"is above {MAX_CONTEXT}: number the contexts from 0")
 
 
 def _build(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from mbrl_hdp.data.csv_source import CsvSource
-from mbrl_hdp.errors import DataError, did_you_mean
+from mbrl_hdp.errors import DataError, did_you_mean, short
 
 _REQUIRED = ("episode", "step")
 _OPTIONAL = ("context", "reward", "terminated")
@@ -41,12 +42,14 @@ def read_header(source: CsvSource) -> Columns:
         DataError: if a column is missing, doubled or unknown.
     """
     header = source.header
-    for name in header:
-        if header.count(name) > 1:
-            raise _header_error(source, f"column {name!r} appears twice")
+    for name, count in Counter(header).items():
+        if count > 1:
+            raise _header_error(source, f"column {short(name)!r} appears twice")
         if not name.startswith(("obs_", "act_")) and name not in (*_REQUIRED, *_OPTIONAL):
             known = [*_REQUIRED, "obs_*", "act_*", *_OPTIONAL]
-            raise _header_error(source, f"column {name!r} is unknown; rename or remove it; {did_you_mean(name, known)}")
+            raise _header_error(
+                source, f"column {short(name)!r} is unknown; rename or remove it; {did_you_mean(name, known)}"
+            )
     for name in _REQUIRED:
         if name not in header:
             raise _header_error(source, f"column {name!r} is missing")

@@ -11,7 +11,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
-from mbrl_hdp.errors import DataError
+from mbrl_hdp.data.plain_files import file_problem
+from mbrl_hdp.errors import DataError, short
+
+MAX_BYTES = 2 << 30
+"""Largest CSV file that is read; larger logs go into .npz files."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,11 @@ class CsvSource:
     @staticmethod
     def open(path: Path) -> CsvSource:
         """Read a file and split off its header; a byte order mark and any kind of line end are fine."""
+        problem = file_problem(path, MAX_BYTES)
+        if problem is not None:
+            raise DataError(f"{path} {problem}")
         try:
             text = path.read_text(encoding="utf-8-sig")
-        except FileNotFoundError as error:
-            raise DataError(f"{path} does not exist") from error
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not a text file in UTF-8: {error}") from error
         except OSError as error:
@@ -59,7 +64,7 @@ class CsvSource:
             return
         line, cells = next(itertools.islice(self._rows(), int(np.argmax(refused)), None))
         cell = cells[self.header.index(column)].strip()
-        raise self.error(f"{cell!r} {problem}" if cell else problem, line, column)
+        raise self.error(f"{short(cell)!r} {problem}" if cell else problem, line, column)
 
     def find_bad_cell(self) -> DataError:
         """Go through the file cell by cell for what could not be read as a number."""
@@ -68,7 +73,7 @@ class CsvSource:
                 return self.error(f"has {len(cells)} cells, the header has {len(self.header)}", line)
             for name, cell in zip(self.header, cells, strict=True):
                 if cell.strip() and not _is_number(cell):
-                    return self.error(f"{cell.strip()!r} is not a number", line, name)
+                    return self.error(f"{short(cell.strip())!r} is not a number", line, name)
         return DataError(f"{self.path} cannot be read as a table of numbers")
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -82,7 +87,7 @@ def _cells(line: str) -> list[str]:
     try:
         return next(csv.reader([line]))
     except csv.Error:  # a cell beyond csv's limit of size
-        return [line]
+        return line.split(",")
 
 
 def _is_number(cell: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.plain_files import file_problem
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import DataError, did_you_mean
 
@@ -20,13 +21,17 @@ SCHEMA_VERSION = 1
 # What numpy and zipfile raise on damaged bytes; RuntimeError and MemoryError for headers that claim the impossible.
 _DAMAGE = (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
+# Compressed padding may well be a hundred times smaller; beyond this size and ratio it is no log of a machine.
+_UNPACKED_FREELY, _MAX_RATIO = 256 << 20, 100
+
 _FIELDS = tuple(field.name for field in fields(Trajectories))
 
 
 def save_npz(data: Trajectories, path: str | Path) -> None:
     """Write every array under its own name; the file appears whole or not at all.
 
-    `schema_version` tells the layout, `contents` the names of the arrays: a zip file can lose one to damage unnoticed.
+    `schema_version` is the version of the layout, `contents` lists the names of the arrays: without it,
+    an array lost from a damaged zip file would go unnoticed.
     """
     arrays = {name: getattr(data, name) for name in _FIELDS}
     present = {name: array for name, array in arrays.items() if array is not None}
@@ -66,13 +71,29 @@ def load_npz(path: str | Path, allow_missing: bool = False) -> Trajectories:
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
+    problem = file_problem(path)
+    if problem is not None:
+        raise DataError(f"{path} {problem}")
     try:
+        _check_size(path)
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):
             raise DataError(f"{path} is a single array, not an .npz file of trajectories")
         with content:
             return {name: content[name] for name in content.files}
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist") from error
     except _DAMAGE as error:
         raise DataError(f"{path} cannot be read as an .npz file (damaged or of another kind): {error}") from error
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a file that unpacks to far more than it holds, before it fills the memory."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        num_bytes = sum(entry.file_size for entry in archive.infolist())
+    packed = path.stat().st_size
+    if num_bytes > _UNPACKED_FREELY and num_bytes > _MAX_RATIO * packed:
+        raise DataError(
+            f"{path} has {packed:,} bytes and unpacks to {num_bytes:,}, more than {_MAX_RATIO} times as many; if the "
+            "data is right, save it with np.savez (not compressed)"
+        )

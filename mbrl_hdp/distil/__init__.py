@@ -1,1 +1,1 @@
-"""Return meaningful contexts from spurious ones and reduce the chain by Theorem 1."""
+"""Separate meaningful contexts from spurious ones and reduce the chain by Theorem 1."""

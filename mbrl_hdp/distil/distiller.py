@@ -1,11 +1,9 @@
 """Context distillation: a rule decides which contexts to keep, this module acts on the decision.
 
-The decision is a plugin (`Distiller.keep`). The action is one of three:
+The decision is a plugin (`Distiller.keep`). The action is one of two:
 
-- `mask_chain`, inside the bound during training: paths through spurious contexts are closed;
-- `apply_keep_mask`, Theorem 1: the finished chain over the kept contexts alone (Algorithm 2, MPC);
-- `apply_keep_mask_full_width`: the same chain at its full width, for policies whose input must not change its size
-  (Algorithm 2, policy).
+- `inference.reduction.close_paths`, inside the bound during training: paths through spurious contexts are closed;
+- `apply_keep_mask`, Theorem 1: the finished chain over the kept contexts alone (Algorithm 2, MPC).
 """
 
 from __future__ import annotations
@@ -16,21 +14,14 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from mbrl_hdp.probability.markov import (
-    distilled_initial,
-    distilled_policy_initial,
-    distilled_policy_transition,
-    distilled_transition,
-    stationary,
-)
-from mbrl_hdp.probability.masking import mask_chain
+from mbrl_hdp.probability.markov import distilled_chain, stationary
 from mbrl_hdp.types import ContextChain, ContextPosterior
 
-__all__ = ["Distiller", "apply_keep_mask", "apply_keep_mask_full_width", "keep_at_least", "mask_chain"]
+__all__ = ["Distiller", "apply_keep_mask", "keep_at_least"]
 
 
 class Distiller(ABC):
-    """A rule that tells meaningful contexts from spurious ones (Algorithm 2's choice of I_1 and I_2)."""
+    """A rule that separates meaningful contexts from spurious ones (Algorithm 2's choice of I_1 and I_2)."""
 
     @abstractmethod
     def keep(self, posterior: ContextPosterior) -> Bool[Tensor, " K"]:
@@ -56,9 +47,9 @@ def keep_at_least(posterior: ContextPosterior, keep: Bool[Tensor, " K"], minimum
     kept = keep & is_active
     if int(kept.sum()) >= minimum:
         return kept
-    law = stationary(posterior.chain.transition, posterior.chain.initial).to(keep.device)
+    mass = stationary(posterior.chain.transition, posterior.chain.initial).to(keep.device)
     # Kept slots first, then active ones, each by their mass.
-    rank = law + 2.0 * is_active + 4.0 * kept
+    rank = mass + 2.0 * is_active + 4.0 * kept
     allowed = min(minimum, max(int(is_active.sum()), 1))
     chosen = torch.zeros_like(kept)
     chosen[rank.argsort(descending=True)[:allowed]] = True
@@ -71,15 +62,4 @@ def apply_keep_mask(posterior: ContextPosterior, keep: Bool[Tensor, " K"]) -> Co
     transition = R11 + R12 (I - R22)^-1 R21 and the kept part of `initial`, normalised: width = number of kept
     contexts, in their order. If `keep` is empty, the context with the largest stationary mass is kept.
     """
-    kept = keep_at_least(posterior, keep)
-    chain = posterior.chain
-    return ContextChain(distilled_initial(chain.initial, kept), distilled_transition(chain.transition, kept))
-
-
-def apply_keep_mask_full_width(posterior: ContextPosterior, keep: Bool[Tensor, " K"]) -> ContextChain:
-    """Reduce the expected chain at its full width K (Algorithm 2 for policies): spurious columns are zero."""
-    kept = keep_at_least(posterior, keep)
-    chain = posterior.chain
-    return ContextChain(
-        distilled_policy_initial(chain.initial, kept), distilled_policy_transition(chain.transition, kept)
-    )
+    return distilled_chain(posterior.chain, keep_at_least(posterior, keep))

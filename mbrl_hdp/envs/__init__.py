@@ -5,10 +5,10 @@ Importing this package registers the tasks with gymnasium.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mbrl_hdp.envs.registration import register_envs
+from mbrl_hdp.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mbrl_hdp.envs.batch import BatchPhysics as BatchPhysics
@@ -23,42 +23,15 @@ if TYPE_CHECKING:
     from mbrl_hdp.envs.switching import SwitchingContext as SwitchingContext
     from mbrl_hdp.envs.walk import ChainWalk as ChainWalk
 
+_CHAINS = "Chain MarkovChain NonMarkovianChain PositionStripes ScheduleChain StateDependentChain"
 # Loaded on first use, so that registering stays quick and silent.
-_LAZY = {
-    "BatchPhysics": "batch",
-    "BatchSwitchingEnv": "batch",
-    "Chain": "chains",
-    "ChainWalk": "walk",
-    "Context": "switching",
-    "MarkovChain": "chains",
-    "NonMarkovianChain": "chains",
-    "PositionStripes": "chains",
-    "ScheduleChain": "chains",
-    "StateDependentChain": "chains",
-    "SwitchingContext": "switching",
+_MODULES = {
+    "batch": ["BatchPhysics", "BatchSwitchingEnv"],
+    "chains": _CHAINS.split(),
+    "registration": ["register_envs"],
+    "switching": ["Context", "SwitchingContext"],
+    "walk": ["ChainWalk"],
 }
-
-__all__ = [
-    "BatchPhysics",
-    "BatchSwitchingEnv",
-    "Chain",
-    "ChainWalk",
-    "Context",
-    "MarkovChain",
-    "NonMarkovianChain",
-    "PositionStripes",
-    "ScheduleChain",
-    "StateDependentChain",
-    "SwitchingContext",
-    "register_envs",
-]
+__all__, __getattr__ = lazy_names(__name__, _MODULES)
 
 register_envs()
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mbrl_hdp.envs' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"mbrl_hdp.envs.{_LAZY[name]}"), name)
-    globals()[name] = value
-    return value

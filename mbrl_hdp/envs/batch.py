@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,55 +17,48 @@ from mbrl_hdp.errors import ConfigError, did_you_mean
 FloatArray = NDArray[np.float64]
 
 
-class BatchPhysics(Protocol):
-    """The physics of a task, `B` independent copies at a time, in float64."""
+class BatchPhysics(ABC):
+    """The physics of a task, `B` independent copies at a time, in float64.
 
-    @property
-    def obs_dim(self) -> int:
-        """Width S of an observation."""
-        ...
+    Attributes:
+        obs_dim: width S of an observation.
+        act_dim: width A of an action.
+        dt: seconds per control step.
+        horizon: steps per episode; episodes are truncated there and never terminate.
+    """
 
-    @property
-    def act_dim(self) -> int:
-        """Width A of an action."""
-        ...
+    obs_dim: ClassVar[int]
+    act_dim: ClassVar[int]
+    dt: float
+    horizon: int
 
     @property
     def act_low(self) -> FloatArray:
         """Lower action bounds, `A`."""
-        ...
+        return np.full(self.act_dim, -1.0)
 
     @property
     def act_high(self) -> FloatArray:
         """Upper action bounds, `A`."""
-        ...
-
-    @property
-    def dt(self) -> float:
-        """Seconds per control step."""
-        ...
-
-    @property
-    def horizon(self) -> int:
-        """Steps per episode; episodes are truncated there and never terminate."""
-        ...
+        return np.full(self.act_dim, 1.0)
 
     @property
     def defaults(self) -> Mapping[str, float | Sequence[float]]:
         """Every parameter that a context may set, with its value where no context does (a number, or A of them)."""
-        ...
+        return {"actuation": 1.0}
 
+    @abstractmethod
     def start(self, num: int, rng: np.random.Generator) -> Any:
         """Draw `num` start states (any pytree of arrays whose first axis is `num`).
 
         With `num=1` the draws equal those of the gymnasium environment reset with the generator's seed.
         """
-        ...
 
+    @abstractmethod
     def observe(self, state: Any) -> FloatArray:
         """Return the observations `B S`, raw units, angles unwrapped."""
-        ...
 
+    @abstractmethod
     def step(self, state: Any, act: FloatArray, params: Mapping[str, FloatArray]) -> Any:
         """Return the states after one control step, without changing `state`.
 
@@ -73,20 +67,14 @@ class BatchPhysics(Protocol):
             act: actions `B A`, already inside the bounds.
             params: parameters that the acting contexts set, `B` (or `B A`); the rest have their defaults.
         """
-        ...
 
+    @abstractmethod
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:
         """Return the rewards `B` of the states that the actions led to."""
-        ...
 
-
-@runtime_checkable
-class ReportsInfo(Protocol):
-    """Physics that has more to tell than the observation (collisions, distances)."""
-
-    def info(self, state: Any) -> dict[str, NDArray[Any]]:
-        """Return arrays whose first axis is the batch."""
-        ...
+    def info(self, state: Any) -> dict[str, NDArray[Any]]:  # noqa: ARG002
+        """Return what is reported besides the observation (collisions, distances), arrays whose first axis is `B`."""
+        return {}
 
 
 class BatchSwitchingEnv:
@@ -126,7 +114,6 @@ class BatchSwitchingEnv:
         self._table = _parameter_table(self.contexts, physics)
         self._scales = _scale_table(self.contexts, physics.act_dim)
         self._bounds = (np.asarray(physics.act_low, np.float64), np.asarray(physics.act_high, np.float64))
-        self._reporter = physics if isinstance(physics, ReportsInfo) else None
         self._walk = ChainWalk(self.chain, num_envs)
         self._rng = np.random.default_rng()
         self._chain_rng = np.random.default_rng()
@@ -155,7 +142,7 @@ class BatchSwitchingEnv:
         self._state = self.physics.start(self.num_envs, self._rng)
         self._num_steps = 0
         obs = self.physics.observe(self._state)
-        return obs, {**self._info(), "next_context": self._walk.reset(self._chain_rng, obs)}
+        return obs, {**self.physics.info(self._state), "next_context": self._walk.reset(self._chain_rng, obs)}
 
     def step(
         self, act: FloatArray
@@ -180,7 +167,11 @@ class BatchSwitchingEnv:
         self._state = self.physics.step(self._state, applied, params)
         self._num_steps += 1
         obs = self.physics.observe(self._state)
-        info = {**self._info(), "context": acted, "next_context": self._walk.step(self._chain_rng, obs)}
+        info = {
+            **self.physics.info(self._state),
+            "context": acted,
+            "next_context": self._walk.step(self._chain_rng, obs),
+        }
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
         truncated = np.full(self.num_envs, self._num_steps >= self.physics.horizon)
         return obs, self.physics.reward(act, obs), terminated, truncated, info
@@ -188,9 +179,6 @@ class BatchSwitchingEnv:
     def sample_actions(self, rng: np.random.Generator) -> FloatArray:
         """Draw uniform random actions, `B A`."""
         return rng.uniform(*self._bounds, (self.num_envs, self.physics.act_dim))
-
-    def _info(self) -> dict[str, Any]:
-        return {} if self._reporter is None else self._reporter.info(self._state)
 
 
 def _parameter_table(contexts: Sequence[Context], physics: BatchPhysics) -> dict[str, FloatArray]:

@@ -8,17 +8,15 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
 from mbrl_hdp.envs import rendering
-from mbrl_hdp.envs.chains import Chain, chain_from_config
-from mbrl_hdp.envs.switching import Context, SwitchingContext, contexts_from_config, read_path, write_path
-from mbrl_hdp.errors import ConfigError, did_you_mean
+from mbrl_hdp.envs.batch import BatchPhysics
+from mbrl_hdp.envs.switching import read_path, write_path
+from mbrl_hdp.envs.task import FloatArray, TaskEnv
+from mbrl_hdp.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -32,12 +30,11 @@ with contextlib.redirect_stderr(io.StringIO()):  # gym says at import that it is
         State,
     )
 
-FloatArray = NDArray[np.float64]
 _FRAME_WIDTH, _FRAME_HEIGHT, _VIEW_SCALE = 600, 300, 160.0
 
 
 @dataclass(frozen=True, eq=False)
-class CartPolePhysics:
+class CartPolePhysics(BatchPhysics):
     """Batched cart-pole: explicit Euler, all four updates from the old state; theta = 0 is upright.
 
     Observations are x, v, theta (unwrapped), omega; the reward is cos(theta) of the next state.
@@ -56,6 +53,8 @@ class CartPolePhysics:
         start_std: its standard deviation, one number or four.
     """
 
+    obs_dim: ClassVar[int] = 4
+    act_dim: ClassVar[int] = 1
     force: float = 20.0
     gravity: float = 9.82
     friction: float = 0.1
@@ -74,26 +73,6 @@ class CartPolePhysics:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if np.shape(self.start_mean) != (4,) or np.shape(self.start_std) not in ((), (4,)):
             raise ConfigError("start_mean must hold four numbers (x, v, theta, omega), start_std one or four")
-
-    @property
-    def obs_dim(self) -> int:
-        """Width of an observation."""
-        return 4
-
-    @property
-    def act_dim(self) -> int:
-        """Width of an action."""
-        return 1
-
-    @cached_property
-    def act_low(self) -> FloatArray:
-        """Lower action bound."""
-        return np.array([-1.0])
-
-    @cached_property
-    def act_high(self) -> FloatArray:
-        """Upper action bound."""
-        return np.array([1.0])
 
     @cached_property
     def defaults(self) -> Mapping[str, float]:
@@ -167,7 +146,7 @@ class _CoreParameter:
         write_path(env.core, self.path, float(value))
 
 
-class CartPoleSwingUp(gymnasium.Env[FloatArray, NDArray[np.float32]]):
+class CartPoleSwingUp(TaskEnv):
     """Swing a pole up from hanging and keep it there; observation x, v, theta, omega, reward cos(theta).
 
     The physics is gym-cartpole-swingup's; `force`, `gravity`, `friction`, `cart_mass`, `pole_mass`, `pole_length` and
@@ -180,7 +159,11 @@ class CartPoleSwingUp(gymnasium.Env[FloatArray, NDArray[np.float32]]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
-    angle_columns = (2,)  # policies see the sine and cosine of these columns
+    physics: CartPolePhysics
+    title = "cart-pole"
+    settings = tuple(field.name for field in dataclasses.fields(CartPolePhysics) if field.name != "actuation")
+    context_parameters = CONTEXT_PARAMETERS
+    angle_columns = (2,)
     force = _CoreParameter("force")
     gravity = _CoreParameter("gravity")
     friction = _CoreParameter("friction")
@@ -189,62 +172,35 @@ class CartPoleSwingUp(gymnasium.Env[FloatArray, NDArray[np.float32]]):
     pole_length = _CoreParameter("pole_length")
 
     def __init__(self, physics: CartPolePhysics | None = None, render_mode: str | None = None) -> None:
-        self.physics = CartPolePhysics() if physics is None else physics
-        self.render_mode = render_mode
-        self.observation_space = Box(-np.inf, np.inf, (4,), np.float64)
-        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
-        self.actuation = self.physics.actuation
-        self.core = _core(self.physics)
+        physics = CartPolePhysics() if physics is None else physics
+        super().__init__(physics, render_mode)
+        self.actuation = physics.actuation
+        self.core = _core(physics)
         self._last_force = 0.0
-        self._num_steps = 0
 
-    @property
-    def dt(self) -> float:
-        """Seconds per step."""
-        return self.physics.dt
-
-    @property
-    def horizon(self) -> int:
-        """Steps per episode."""
-        return self.physics.horizon
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[FloatArray, dict[str, Any]]:
-        """Draw the first state; `options={"state": (x, v, theta, omega)}` sets it."""
-        super().reset(seed=seed)
-        start = self.physics.start(1, self.np_random)[0]
-        chosen = (options or {}).get("state")
-        self.core.state = State(*(float(value) for value in (start if chosen is None else chosen)))
-        self._num_steps = 0
-        self._last_force = 0.0
-        return self._obs(), {}
-
-    def step(self, action: NDArray[np.float32]) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
-        """Apply the clipped action times `actuation` for one step of explicit Euler."""
-        applied = self.actuation * min(max(float(np.asarray(action).reshape(-1)[0]), -1.0), 1.0)
-        self.core.state = self.core._transition_fn(self.core.state, (applied,))
-        self._last_force = applied * self.core.params.forcemag
-        self._num_steps += 1
-        reward = float(np.cos(self.core.state.theta))
-        return self._obs(), reward, False, self._num_steps >= self.horizon, {}
-
-    @staticmethod
-    def reward_fn(act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+    def reward_fn(self, act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - mbrl-lib's signature
         """Return the rewards `B 1` of the next observations `B 4`, for mbrl-lib."""
         return next_obs[..., 2:3].cos()
 
-    @staticmethod
-    def termination_fn(act: torch.Tensor, next_obs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        """Return `B 1` of False: nothing terminates."""
-        import torch
+    @classmethod
+    def _build(cls, settings: dict[str, Any], render_mode: str | None) -> CartPoleSwingUp:
+        return cls(CartPolePhysics(**settings), render_mode)
 
-        return torch.zeros_like(next_obs[..., :1], dtype=torch.bool)
+    def _start(self, options: Mapping[str, Any]) -> FloatArray:
+        start, chosen = self.physics.start(1, self.np_random)[0], options.get("state")
+        self.core.state = State(*(float(value) for value in (start if chosen is None else chosen)))
+        self._last_force = 0.0
+        return self._obs()
 
-    def render(self) -> rendering.Frame | None:
+    def _advance(self, act: FloatArray) -> FloatArray:
+        """Apply the action times `actuation` for one step of explicit Euler."""
+        applied = self.actuation * float(act[0])
+        self.core.state = self.core._transition_fn(self.core.state, (applied,))
+        self._last_force = applied * self.core.params.forcemag
+        return self._obs()
+
+    def _picture(self) -> rendering.Frame:
         """Draw cart, pole and the force that acted; the view follows the cart."""
-        if self.render_mode is None or self.core.state is None:
-            return None
         x, _, angle, _ = self.core.state
         canvas = rendering.Canvas(_FRAME_WIDTH, _FRAME_HEIGHT, (x, 0.0), _VIEW_SCALE)
         reach = 0.5 * _FRAME_WIDTH / _VIEW_SCALE
@@ -264,40 +220,7 @@ class CartPoleSwingUp(gymnasium.Env[FloatArray, NDArray[np.float32]]):
         return np.array(self.core.state, dtype=np.float64)
 
 
-def make_cartpole(
-    *,
-    actuation: float | Sequence[float] | None = None,
-    contexts: Sequence[Context | Mapping[str, Any]] | None = None,
-    switch: float = 0.2,
-    cool_off: int = 5,
-    counter_at_reset: str | int = "full",
-    chain: Chain | Mapping[str, Any] | None = None,
-    render_mode: str | None = None,
-    **numbers: Any,
-) -> SwitchingContext:
-    """Build cart-pole swing-up as a C-MDP (entry point of `mbrl_hdp/CartPoleSwingUp-v0`).
-
-    Args:
-        actuation: one context per factor on the force; default (1, -1), the paper's hard failure.
-        contexts: instead of `actuation`: what each context sets, e.g. `{"gravity": 50.0, "cart_mass": 5.0}`.
-        switch: switch probability after the cool-off, to each other context alike.
-        cool_off: steps that a context acts at least.
-        counter_at_reset: `full`, `empty` or a number of steps, see `Chain`.
-        chain: another chain: a `Chain`, or a mapping such as `{"kind": "ring", "stay": 0.6}` (`chain_from_config`).
-        render_mode: `rgb_array` or None.
-        **numbers: any field of `CartPolePhysics` but `actuation` (force, dt, horizon, gravity, ...).
-
-    Raises:
-        ConfigError: for an unknown number, context parameter or chain.
-    """
-    known = {field.name for field in dataclasses.fields(CartPolePhysics)} - {"actuation"}
-    for name in numbers:
-        if name not in known:
-            raise ConfigError(f"cart-pole has no setting {name!r}; {did_you_mean(name, known)}")
-    env = CartPoleSwingUp(CartPolePhysics(**numbers), render_mode)
-    chosen = contexts_from_config(actuation, contexts, CONTEXT_PARAMETERS)
-    law = chain_from_config(len(chosen), chain, switch=switch, cool_off=cool_off, counter_at_reset=counter_at_reset)
-    return SwitchingContext(env, chosen, law)
+make_cartpole = CartPoleSwingUp.make
 
 
 def _core(physics: CartPolePhysics) -> Any:

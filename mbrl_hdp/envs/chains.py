@@ -9,7 +9,7 @@ Cool-off c: a context acts at least c steps, after that it may switch at every s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -243,7 +243,7 @@ class StateDependentChain(Chain):
         contexts = np.broadcast_to(np.asarray(self.function(obs), dtype=np.int64).reshape(-1), (num,))
         if contexts.min() < 0 or contexts.max() >= self.num_contexts:
             raise ConfigError(
-                f"the function of a StateDependentChain gave context {contexts.max()}, but there are only "
+                f"the function of a StateDependentChain returned context {contexts.max()}, but there are only "
                 f"{self.num_contexts} (0 to {self.num_contexts - 1}); give num_contexts="
             )
         return contexts
@@ -267,13 +267,6 @@ class ScheduleChain(Chain):
         if self.sequence.min() < 0 or largest >= self.num_contexts:
             raise ConfigError(f"sequence must hold contexts 0 to {self.num_contexts - 1}, got {sorted(set(sequence))}")
         self.repeat = repeat
-
-    @classmethod
-    def from_dwells(
-        cls, dwells: Iterable[tuple[int, int]], num_contexts: int | None = None, repeat: bool = False
-    ) -> ScheduleChain:
-        """Build from pairs (context, number of steps), e.g. `[(0, 30), (1, 20)]`."""
-        return cls([context for context, steps in dwells for _ in range(steps)], num_contexts, repeat)
 
     def first(self, uniform: FloatArray, obs: FloatArray | None) -> IntArray:  # noqa: ARG002
         """Return the first entry."""
@@ -316,7 +309,7 @@ def chain_from_config(
         raise ConfigError(f"chain.kind={kind!r} is not known; {did_you_mean(kind, _KINDS)}")
     for name in settings:
         if name not in _KINDS[kind]:
-            raise ConfigError(f"chain.{name} is no setting of kind {kind!r}; {did_you_mean(name, _KINDS[kind])}")
+            raise ConfigError(f"chain.{name} is not a setting of kind {kind!r}; {did_you_mean(name, _KINDS[kind])}")
     for name in _NEEDED.get(kind, ()):
         if name not in settings:
             raise ConfigError(f"chain.{name} is missing: kind {kind!r} needs it")

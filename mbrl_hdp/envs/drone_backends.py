@@ -1,4 +1,4 @@
-"""Who moves the drone: the Bullet engine, the gym-pybullet-drones package, or our own numpy."""
+"""Simulators of the drone: the Bullet engine, the gym-pybullet-drones package, or our own numpy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mbrl_hdp.envs.drone_physics import (
     PROPELLER_SPIN,
     PROPELLER_X,
     PROPELLER_Y,
-    DroneConfig,
     DronePhysics,
     FloatArray,
+    TakeOffConfig,
     motor_speeds,
 )
 from mbrl_hdp.errors import ConfigError, did_you_mean
@@ -50,21 +50,18 @@ class DroneBackend(Protocol):
 
     def reset(self) -> FloatArray:
         """Put the drone at rest at its start and return the observation `12`, angles as the backend has them."""
-        ...
 
     def step(self, act: FloatArray, actuation: ArrayLike) -> FloatArray:
         """Hold the motor speeds of the action for one control step; return the observation `12`."""
-        ...
 
     def close(self) -> None:
         """Free the simulator."""
-        ...
 
 
 class VectorBackend:
     """Our own numpy, one drone."""
 
-    def __init__(self, config: DroneConfig) -> None:
+    def __init__(self, config: TakeOffConfig) -> None:
         self._physics = DronePhysics(config)
         self._state = self._physics.start(1, np.random.default_rng(0))
 
@@ -86,7 +83,7 @@ class VectorBackend:
 class PybulletBackend:
     """The Bullet engine with a vehicle of ours; there is nothing else in its world, no ground either."""
 
-    def __init__(self, config: DroneConfig) -> None:
+    def __init__(self, config: TakeOffConfig) -> None:
         import pybullet
 
         self._bullet, self._config = pybullet, config
@@ -135,7 +132,7 @@ class PybulletBackend:
 class PackageBackend:
     """The control task (CtrlAviary) of gym-pybullet-drones, without its ground and without its slow reset."""
 
-    def __init__(self, config: DroneConfig) -> None:
+    def __init__(self, config: TakeOffConfig) -> None:
         _refuse_other_vehicles(config)
         try:
             import pybullet
@@ -176,14 +173,14 @@ class PackageBackend:
             self._aviary = None
 
 
-BACKENDS: Mapping[str, Callable[[DroneConfig], DroneBackend]] = {
+BACKENDS: Mapping[str, Callable[[TakeOffConfig], DroneBackend]] = {
     "pybullet": PybulletBackend,
     "gym_pybullet_drones": PackageBackend,
     "vector": VectorBackend,
 }
 
 
-def make_backend(name: str, config: DroneConfig) -> DroneBackend:
+def make_backend(name: str, config: TakeOffConfig) -> DroneBackend:
     """Build a backend by name.
 
     Raises:
@@ -194,7 +191,7 @@ def make_backend(name: str, config: DroneConfig) -> DroneBackend:
     return BACKENDS[name](config)
 
 
-def vehicle_description(config: DroneConfig) -> str:
+def vehicle_description(config: TakeOffConfig) -> str:
     """Describe the vehicle for the engine (URDF): the body, four massless propeller links, one at the centre."""
     places = [*zip(config.arm * PROPELLER_X, config.arm * PROPELLER_Y, strict=True), (0.0, 0.0)]
     links = "".join(_massless_link(index, float(x), float(y)) for index, (x, y) in enumerate(places))
@@ -222,7 +219,7 @@ def _massless_link(index: int, x: float, y: float) -> str:
   </joint>"""
 
 
-def _reposition(bullet: Any, body: int, config: DroneConfig, world: Mapping[str, int]) -> FloatArray:
+def _reposition(bullet: Any, body: int, config: TakeOffConfig, world: Mapping[str, int]) -> FloatArray:
     bullet.resetBasePositionAndOrientation(body, (0.0, 0.0, config.start_height), _LEVEL, **world)
     bullet.resetBaseVelocity(body, _AT_REST, _AT_REST, **world)
     return _read(bullet, body, world)
@@ -234,8 +231,8 @@ def _read(bullet: Any, body: int, world: Mapping[str, int]) -> FloatArray:
     return np.array((*position, *bullet.getEulerFromQuaternion(quaternion), *velocity, *rate))
 
 
-def _refuse_other_vehicles(config: DroneConfig) -> None:
-    standard = DroneConfig()
+def _refuse_other_vehicles(config: TakeOffConfig) -> None:
+    standard = TakeOffConfig()
     for name in _FIXED_IN_PACKAGE:
         if getattr(config, name) != getattr(standard, name):
             raise ConfigError(

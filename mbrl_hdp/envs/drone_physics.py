@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrl_hdp.envs.batch import BatchPhysics
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
 
@@ -35,7 +36,7 @@ _GIMBAL_SINE = 0.99999
 
 
 @dataclass(frozen=True)
-class DroneConfig:
+class TakeOffConfig:
     """A Crazyflie 2 in X configuration and the take-off task; every number of both."""
 
     mass: float = setting(0.027, "mass of the vehicle, kg", above=0.0)
@@ -56,7 +57,7 @@ class DroneConfig:
     horizon: int = setting(80, "control steps per episode", at_least=1)
     start_height: float = setting(0.1125, "height at the start, m")
     tilt_weight: float = setting(1.0, "weight of |roll| + |pitch| in the reward", at_least=0.0)
-    angles: str = setting(
+    attitude: str = setting(
         "unwrapped",
         "roll and yaw in the observation: continued beyond +-pi, or as the engine gives them",
         choices=("unwrapped", "engine"),
@@ -103,11 +104,11 @@ class DroneState(NamedTuple):
     euler: FloatArray
 
 
-class DronePhysics:
-    """Take-off of `B` drones at once (a `BatchPhysics`).
+class DronePhysics(BatchPhysics):
+    """Take-off of `B` drones at once.
 
     Observation: position 0-2, roll, pitch, yaw 3-5, velocity 6-8, angular velocity 9-11, world frame, SI units.
-    Action: four motors in [-1, 1]; `rpm = hover (1 + rpm_band actuation a)`.
+    Action: four motors in [-1, 1]; `rpm = hover (1 + rpm_band actuation a)`, actuation one number or one per motor.
 
     Args:
         config: the vehicle and the task.
@@ -123,20 +124,13 @@ class DronePhysics:
     obs_dim = OBS_DIM
     act_dim = ACT_DIM
 
-    def __init__(self, config: DroneConfig | None = None) -> None:
-        self.config = config or DroneConfig()
-        self.act_low = np.full(ACT_DIM, -1.0)
-        self.act_high = np.full(ACT_DIM, 1.0)
+    def __init__(self, config: TakeOffConfig | None = None) -> None:
+        self.config = config or TakeOffConfig()
         self.dt = 1.0 / self.config.control_rate
         self.horizon = self.config.horizon
         self._mixer = _mixer(self.config)
         names = ("mass", "gravity", "inertia_xy", "inertia_z", "linear_damping", "angular_damping")
         self._vehicle = np.array([*(getattr(self.config, name) for name in names), 1.0 / self.config.physics_rate])
-
-    @property
-    def defaults(self) -> Mapping[str, float | Sequence[float]]:
-        """`actuation`: factor on the motors' deviation from hover, one number or one per motor."""
-        return {"actuation": 1.0}
 
     def start(self, num: int, rng: np.random.Generator) -> DroneState:  # noqa: ARG002 - the start has no noise
         """Return `num` drones at rest, level, at the start height."""
@@ -162,7 +156,7 @@ class DronePhysics:
         return next_obs[:, 8] - self.config.tilt_weight * tilt
 
 
-def motor_speeds(config: DroneConfig, act: FloatArray, actuation: FloatArray) -> FloatArray:
+def motor_speeds(config: TakeOffConfig, act: FloatArray, actuation: FloatArray) -> FloatArray:
     """Return hover (1 + rpm_band chi a), within what the motors can do; chi must broadcast against the action."""
     rpm = config.hover_rpm * (1.0 + config.rpm_band * actuation * act)
     return np.clip(rpm, 0.0, config.max_rpm)
@@ -184,15 +178,15 @@ def euler_angles(quaternion: FloatArray) -> FloatArray:
     return np.stack((roll, pitch, yaw), axis=1)
 
 
-def continue_angles(config: DroneConfig, previous: FloatArray, euler: FloatArray) -> FloatArray:
+def continue_angles(config: TakeOffConfig, previous: FloatArray, euler: FloatArray) -> FloatArray:
     """Return the turn of `euler` nearest to the previous angles, or the engine's own where the config says so."""
-    if config.angles == "engine":
+    if config.attitude == "engine":
         return euler
     turns = np.round((euler - previous) / (2.0 * np.pi))
     return euler - 2.0 * np.pi * turns
 
 
-def _mixer(config: DroneConfig) -> FloatArray:
+def _mixer(config: TakeOffConfig) -> FloatArray:
     """From squared motor speeds (rows) to thrust, its first moments in x and y, yaw torque (columns), `4 4`."""
     arm, thrust = config.arm, np.full(ACT_DIM, config.thrust_coefficient)
     spin = config.torque_coefficient * PROPELLER_SPIN
@@ -251,10 +245,7 @@ def _advance(body: FloatArray, wrench: FloatArray, vehicle: FloatArray, num_subs
 
 @functools.cache
 def _kernel() -> Callable[[FloatArray, FloatArray, FloatArray, int], None]:
-    """Compile `_advance` on first use; the result is kept on disk where that is possible."""
-    import numba
+    """Compile `_advance` on first use (numba takes a while to load)."""
+    from mbrl_hdp.compiling import compiled
 
-    try:
-        return numba.njit(cache=True)(_advance)
-    except RuntimeError:  # no place to keep it
-        return numba.njit(_advance)
+    return compiled("exact")(_advance)

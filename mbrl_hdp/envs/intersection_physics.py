@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mbrl_hdp.envs import intersection_driver as driver
 from mbrl_hdp.envs import intersection_road as road
+from mbrl_hdp.envs.batch import BatchPhysics
 from mbrl_hdp.envs.intersection_road import FloatArray, IntArray
 from mbrl_hdp.envs.intersection_vehicle import (
     IntersectionConfig,
@@ -40,8 +41,8 @@ class IntersectionState(NamedTuple):
     closest: FloatArray
 
 
-class IntersectionPhysics:
-    """Left turn of `B` egos at once (a `BatchPhysics`).
+class IntersectionPhysics(BatchPhysics):
+    """Left turn of `B` egos at once.
 
     Observation: x, y, vx, vy, cos h, sin h of the ego 0-5 and of the social car 6-11, absolute, SI units; y points
     south. Action: acceleration and steering in [-1, 1], in this order; `actuation` multiplies the steering.
@@ -62,16 +63,9 @@ class IntersectionPhysics:
 
     def __init__(self, config: IntersectionConfig | None = None) -> None:
         self.config = config or IntersectionConfig()
-        self.act_low = np.full(ACT_DIM, -1.0)
-        self.act_high = np.full(ACT_DIM, 1.0)
         self.dt = self.config.dt
         self.horizon = self.config.horizon
         self._route = road.route_lanes(self.config.social_from, self.config.social_to)
-
-    @property
-    def defaults(self) -> Mapping[str, float | Sequence[float]]:
-        """`actuation`: factor on the steering."""
-        return {"actuation": 1.0}
 
     def start(self, num: int, rng: np.random.Generator) -> IntersectionState:  # noqa: ARG002 - the start has no noise
         """Return `num` copies of the start."""

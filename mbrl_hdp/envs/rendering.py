@@ -18,7 +18,7 @@ PAPER: Color = (255, 255, 255)
 FAINT: Color = (214, 218, 224)
 ACCENT: Color = (214, 69, 65)
 
-# Told apart by colour-blind eyes (Okabe and Ito); further contexts get hues by the golden angle.
+# Distinct for colour-blind readers (Okabe and Ito); further contexts get hues by the golden angle.
 _FIRST_COLORS: tuple[Color, ...] = (
     (0, 114, 178),
     (230, 159, 0),

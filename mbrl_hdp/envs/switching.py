@@ -47,7 +47,7 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
 
     `info["context"]` acted on this step, `info["next_context"]` (also at reset) will act on the next. The observation
     holds neither. `reset(seed=)` seeds environment and chain; the same seed gives the same contexts whatever the
-    actions (state-dependent chains excepted). `close()` gives the environment its own values back.
+    actions (state-dependent chains excepted). `close()` restores the environment's own values.
 
     Args:
         env: an environment with flat Box observations and actions.
@@ -88,11 +88,6 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
         """Number of contexts."""
         return len(self.contexts)
 
-    @property
-    def context_names(self) -> tuple[str, ...]:
-        """Names of the contexts, in order."""
-        return tuple(context.name or f"context {index}" for index, context in enumerate(self.contexts))
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment under its own values, then draw the first acting context."""
         self._release()
@@ -129,7 +124,7 @@ class SwitchingContext(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Re
         self._strips.show_belief(belief)
 
     def close(self) -> None:
-        """Return the environment its own values back and close it."""
+        """Restore the environment's own values and close it."""
         self._release()
         self.env.close()
 
@@ -222,9 +217,11 @@ def contexts_from_config(
     if contexts is None:
         factors = [1.0, -1.0] if actuation is None else actuation
         listed = [factors] if np.ndim(factors) == 0 else list(factors)  # type: ignore[arg-type]
+        if not all(np.isfinite(np.asarray(factor, float)).all() for factor in listed):
+            raise ConfigError(f"actuation must be finite numbers, got {listed}")
         contexts = [{"name": f"actuation {factor}", "actuation": factor} for factor in listed]
     if not contexts:
-        raise ConfigError("a task needs at least one context, got an empty list")
+        raise ConfigError("a task needs at least one context: actuation or contexts is an empty list")
     return [_context_from_config(index, item, parameters) for index, item in enumerate(contexts)]
 
 

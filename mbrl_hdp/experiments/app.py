@@ -1,10 +1,11 @@
-"""`mbrl-hdp train` as a Hydra application: checked first, then handed to Hydra as it is."""
+"""`mbrl-hdp train` as a Hydra application: the command line is checked first, then run by Hydra."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -12,17 +13,19 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import CheckpointError, ConfigError, did_you_mean
 from mbrl_hdp.experiments.config import (
     CONFIG_NAME,
     check_config,
     check_jobs,
     config_dir,
+    load_run_config,
     register_configs,
     registry_for,
 )
+from mbrl_hdp.experiments.run_folder import CONFIG, check_can_hold, first_difference, needs_trust, read_config
 from mbrl_hdp.experiments.summary import Evaluation
-from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.runtime import configure
 
 # Hydra's flags that take a value of their own; everything else that starts with a dash takes none.
@@ -43,90 +46,191 @@ _VALUE_FLAGS = {
     "-sc",
     "--shell_completion",
 }
+_CONFIG_DIR_FLAGS = {"--config-dir", "-cd"}
+_PLAIN_FLAGS = {"--multirun", "-m", "--run", "-r", "--resolve"}
+# With these, there is no run, or not one: jobs of a sweep are tried when their turn comes.
+_NOT_ONE_RUN = {"--multirun", "-m", "hydra.mode", "--cfg", "-c", "--info", "-i"}
+_TRUST = "--trust"
 _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
 
 Finish = Callable[[Path], object]
-"""What to do with the directory of a run that has come to its end, e.g. draw its curve."""
+"""Called with the directory of a finished run, for example to draw its learning curve."""
 
 
 def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
-    """Check every job that the command line asks for, then let Hydra run it.
+    """Check every job of the command line, then let Hydra run it.
 
     Args:
         words: the command line.
-        finish: called with the directory of every run that has come to its end.
+        finish: called with the directory of every finished run.
 
     Raises:
         ConfigError: before any work begins and before anything is written.
     """
-    overrides = _overrides(words)
+    is_trusted = _TRUST in words
+    words = [word for word in words if word != _TRUST]
+    _check_flags(words)
+    flags, overrides = _split(words)
     going_on = [word.removeprefix("resume=") for word in overrides if word.startswith("resume=")]
     if going_on:
-        return _resume(Path(going_on[-1]), len(words) > 1, finish)
+        return _resume(going_on[-1], len(words) > 1, is_trusted, finish)
     registry = registry_for(overrides)
     for problem in registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
     if not _ONLY_LOOK & set(words):
-        check_jobs(overrides, registry)
+        check_jobs(overrides, registry, _config_dirs(words))
+        if not _NOT_ONE_RUN & {word.lstrip("+").partition("=")[0] for word in words}:
+            _try_out(overrides, registry, _config_dirs(words))
     register_configs(registry)
-    # Hydra then hands errors on instead of printing them and leaving; ours become one line (`mbrl_hdp.cli`).
+    # Hydra then raises errors instead of printing them and exiting; ours become one line (`mbrl_hdp.cli`).
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     saved = sys.argv
-    sys.argv = ["mbrl-hdp", *words]
+    sys.argv = ["mbrl-hdp", *overrides, *flags]  # Hydra refuses overrides on both sides of a flag
+    failures: list[Exception] = []
     try:
-        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(_job(finish))()
+        job = _job(finish, failures)
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(job)()
     finally:
         sys.argv = saved
+    if failures:
+        raise failures[0]
     return 0
 
 
-def _resume(folder: Path, has_more: bool, finish: Finish | None) -> int:
-    """Go on with a run; what it does was settled when it began."""
+def _check_flags(words: Sequence[str]) -> None:
+    """Raise on a flag that Hydra does not know, which it would answer with its whole usage."""
+    for place, word in enumerate(words):
+        flag, is_joined, value = word.partition("=")
+        if not word.startswith("-") or (place and words[place - 1] in _VALUE_FLAGS):
+            continue
+        if flag not in _VALUE_FLAGS | _ONLY_LOOK | _PLAIN_FLAGS:
+            raise ConfigError(f"unknown flag {flag}; {did_you_mean(flag, _VALUE_FLAGS | _ONLY_LOOK | _PLAIN_FLAGS)}")
+        following = value if is_joined else "".join(words[place + 1 : place + 2])
+        if flag in {"--cfg", "-c"} and following not in {"job", "hydra", "all"}:
+            raise ConfigError(f"{flag} takes job, hydra or all, as in --cfg job, got {following!r}")
+        if flag in {"--config-name", "-cn"} and following != CONFIG_NAME:
+            raise ConfigError(f"{flag}={following}: `train` has one configuration, {CONFIG_NAME}")
+
+
+def _try_out(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path]) -> None:
+    """Build environment and agent of the one run that is asked for, before its folder is made.
+
+    Raises:
+        MbrlHdpError: if anything cannot be built, or the folder is that of another run.
+    """
+    config, folder = load_run_config(overrides, registry, config_dirs)
+    _check_folder(folder, config)
+    typed = check_config(config)
+    configure(typed.runtime)
+    from mbrl_hdp.experiments.loop import start_run
+
+    start_run(typed, registry).task.env.close()
+
+
+def _check_folder(folder: Path, config: DictConfig) -> None:
+    """Raise if a folder cannot be the home of this run: a directory is one run.
+
+    Raises:
+        ConfigError: naming the first setting that differs from the run that is there.
+    """
+    check_can_hold("hydra.run.dir", folder)
+    if not (folder / CONFIG).is_file():
+        return
+    there = read_config(folder)
+    wanted = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(wanted, dict)
+    difference = first_difference({str(key): value for key, value in wanted.items()}, there)
+    if difference is not None:
+        raise ConfigError(
+            f"{folder} is another run ({difference}); go on with it by `mbrl-hdp train resume={folder}`, or choose "
+            "another folder for this one"
+        )
+
+
+def _resume(name: str, has_more: bool, is_trusted: bool, finish: Finish | None) -> int:
+    """Continue a run with the settings that it began with."""
     from mbrl_hdp.experiments.runs import resume
 
+    if not name:
+        raise ConfigError("resume= names no run; write resume=RUN, the folder of a run")
     if has_more:
-        raise ConfigError("resume=RUN stands alone: the run's own config.yaml says what to do")
-    result = resume(folder)
-    if finish is not None:
-        finish(folder)
+        raise ConfigError("resume=RUN stands alone: the settings are those of the run's own config.yaml")
+    folder = Path(name)
+    with _go_on_note(folder, is_trusted):
+        result = resume(folder, is_trusted)
+        if finish is not None:
+            finish(folder)
     print(_closing_line(result, folder))
     return 0
+
+
+@contextmanager
+def _go_on_note(folder: Path, is_trusted: bool) -> Iterator[None]:
+    """Say with whatever ends a run that has begun how to go on with it."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, ConfigError | CheckpointError):
+            error.add_note(f"go on with `mbrl-hdp train resume={folder}{' --trust' if is_trusted else ''}`")
+        raise
 
 
 def _closing_line(result: Evaluation, folder: Path) -> str:
     return f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {len(result.returns)} episodes; {folder}"
 
 
-def _overrides(words: Sequence[str]) -> list[str]:
-    """Take Hydra's own flags out of the command line; what is left are overrides."""
-    overrides, is_value = [], False
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return Hydra's own flags with their values, and the overrides."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    is_value = False
     for word in words:
-        if is_value:
-            is_value = False
-        elif word.startswith("-"):
-            is_value = word in _VALUE_FLAGS
-        else:
-            overrides.append(word)
-    return overrides
+        is_flag = word.startswith("-")
+        (flags if is_flag or is_value else overrides).append(word)
+        is_value = is_flag and word in _VALUE_FLAGS
+    return flags, overrides
 
 
-def _job(finish: Finish | None) -> Callable[[DictConfig], float]:
-    """Return what runs one job; the job's return is what a sweeper that optimises looks at."""
+def _config_dirs(words: Sequence[str]) -> list[Path]:
+    """Return the folders that the command line adds to Hydra's search path."""
+    found = []
+    for place, word in enumerate(words):
+        flag, is_joined, value = word.partition("=")
+        if flag in _CONFIG_DIR_FLAGS:
+            found += [Path(value)] if is_joined else [Path(following) for following in words[place + 1 : place + 2]]
+    return found
+
+
+def _job(finish: Finish | None, failures: list[Exception]) -> Callable[[DictConfig], float]:
+    """Return the function that runs one job; a sweeper that optimises uses the mean return, its result.
+
+    An exception goes to `failures`: Hydra would print lines of its own about it.
+    """
 
     def job(config: DictConfig) -> float:
-        typed = check_config(config)
-        configure(typed.runtime)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        # Written whole, and before the slow imports: from here on the run can be ended and resumed.
-        with atomic_path(folder / "config.yaml") as path:
-            OmegaConf.save(config, path)
+        try:
+            return _run(config, finish)
+        except Exception as error:  # noqa: BLE001 - whatever it is, `run_app` raises it again
+            failures.append(error)
+            return float("nan")
+
+    return job
+
+
+def _run(config: DictConfig, finish: Finish | None) -> float:
+    typed = check_config(config)
+    configure(typed.runtime)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    _check_folder(folder, config)
+    # Written whole, and before the slow imports: from here on the run can be ended and resumed.
+    with atomic_path(folder / CONFIG) as path:
+        OmegaConf.save(config, path, resolve=True)
+    with _go_on_note(folder, is_trusted=needs_trust(read_config(folder))):
         from mbrl_hdp.experiments.loop import train
 
         registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)
         result = train(typed, registry, folder)
         if finish is not None:
             finish(folder)
-        print(_closing_line(result, folder))
-        return result.return_mean
-
-    return job
+    print(_closing_line(result, folder))
+    return result.return_mean

@@ -1,19 +1,22 @@
-"""How much a run may spend: `profile=` picks a row, `budget.*` overrides single numbers.
+"""How much a run may spend.
 
-`paper` has the numbers of the paper's tables, `fast` reaches the same returns as soon as possible on two cores, `smoke`
-takes seconds and is for tests.
+An environment's preset has the numbers by profile and by the agent's family (`env.budgets`, conf/env/budgets/);
+`profile=` and the agent pick a row of it, and `budget.*` overrides single numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field
 
-from mbrl_hdp.settings import setting
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.settings import check_settings, setting
+
+PROFILES = ("paper", "fast", "smoke")
 
 
 @dataclass
 class BudgetConfig:
-    """Numbers of Algorithm 1; null takes the profile's."""
+    """Numbers of Algorithm 1; null takes the number of the environment's preset."""
 
     warm_episodes: int | None = setting(None, "random episodes of the first epoch (N_warm)", at_least=1)
     episodes_per_epoch: int | None = setting(None, "new episodes of every later epoch (N_traj)", at_least=1)
@@ -31,7 +34,7 @@ class BudgetConfig:
 
 @dataclass(frozen=True)
 class Budget:
-    """A budget without holes."""
+    """A budget without holes; the fields are those of `BudgetConfig`."""
 
     warm_episodes: int
     episodes_per_epoch: int
@@ -47,48 +50,40 @@ class Budget:
     final_eval_episodes: int
 
 
-_MPC_PAPER = Budget(100, 20, 10, 500, 500, 1, 100, 0, 0, 1, 10, 50)
-_SAC_PAPER = Budget(100, 1, 500, 500, 500, 1, 20, 1000, 200, 25, 10, 50)
-_MPC_SMOKE = Budget(10, 2, 2, 20, 10, 1, 10, 0, 0, 1, 1, 2)
-_SAC_SMOKE = Budget(10, 2, 3, 20, 10, 1, 10, 20, 10, 1, 1, 2)
+@dataclass
+class BudgetTable:
+    """The budgets of an environment: one row for each family of agents, by profile."""
 
-_TABLE: dict[tuple[str, str, str], Budget] = {
-    ("paper", "mpc", "cartpole"): _MPC_PAPER,
-    ("paper", "mpc", "intersection"): replace(_MPC_PAPER, warm_episodes=200, num_epochs=3, model_steps=50),
-    ("paper", "mpc", "drone"): replace(_MPC_PAPER, warm_episodes=200, num_epochs=3, model_steps=60, model_batch=50),
-    ("paper", "sac", "cartpole"): _SAC_PAPER,
-    ("paper", "sac", "intersection"): replace(
-        _SAC_PAPER, warm_episodes=200, model_steps=200, model_batch=50, agent_updates=100
-    ),
-    ("paper", "sac", "drone"): replace(
-        _SAC_PAPER, warm_episodes=200, model_steps=200, model_batch=50, warm_agent_updates=100, agent_updates=150
-    ),
-    ("fast", "mpc", "cartpole"): replace(_MPC_PAPER, num_epochs=4, model_steps=100),
-    ("fast", "mpc", "intersection"): replace(_MPC_PAPER, warm_episodes=200, num_epochs=3, model_steps=50),
-    ("fast", "mpc", "drone"): replace(_MPC_PAPER, warm_episodes=200, num_epochs=3, model_steps=60, model_batch=50),
-    ("fast", "sac", "cartpole"): replace(
-        _SAC_PAPER, num_epochs=150, model_steps=50, model_every=20, model_batch=100, agent_updates=400, eval_every=10
-    ),
-    ("fast", "sac", "intersection"): replace(
-        _SAC_PAPER, warm_episodes=200, model_steps=50, model_every=20, model_batch=50, agent_updates=100
-    ),
-    ("fast", "sac", "drone"): replace(_SAC_PAPER, warm_episodes=200, model_steps=50, model_every=20, model_batch=50),
-}
+    paper: dict[str, BudgetConfig] = field(default_factory=dict, metadata={"help": "the paper's numbers"})
+    fast: dict[str, BudgetConfig] = field(default_factory=dict, metadata={"help": "the same returns, sooner"})
+    smoke: dict[str, BudgetConfig] = field(default_factory=dict, metadata={"help": "seconds, for tests"})
 
 
-def budget_for(profile: str, family: str, env_name: str, overrides: BudgetConfig) -> Budget:
+def budget_for(profile: str, family: str, table: BudgetTable, overrides: BudgetConfig) -> Budget:
     """Return the numbers of a run.
 
     Args:
         profile: `paper`, `fast` or `smoke`.
-        family: `mpc` (planners) or `sac` (policies).
-        env_name: name of the environment's preset; its first word tells the task, cart-pole where there is no own row.
-        overrides: what the user set; None stands for the profile's number.
+        family: row of the budget that the agent declares: `mpc` (planners), `sac` (policies) or a plugin's own.
+        table: `env.budgets`.
+        overrides: `budget.*`; None stands for the preset's number.
+
+    Raises:
+        ConfigError: if a number is set nowhere, as for a family that the preset does not know.
     """
-    if profile == "smoke":
-        base = _MPC_SMOKE if family == "mpc" else _SAC_SMOKE
-    else:
-        task = env_name.partition("_")[0]
-        base = _TABLE.get((profile, family, task)) or _TABLE[profile, family, "cartpole"]
-    given = {f.name: getattr(overrides, f.name) for f in fields(overrides)}
-    return replace(base, **{name: value for name, value in given.items() if value is not None})
+    row = getattr(table, profile).get(family, BudgetConfig())
+    found = asdict(row) | {name: value for name, value in asdict(overrides).items() if value is not None}
+    missing = [name for name, value in found.items() if value is None]
+    if missing:
+        raise ConfigError(
+            f"no budget for agents of the family {family!r} with profile={profile}: set "
+            f"{', '.join(f'budget.{name}' for name in missing)}, or env.budgets.{profile}.{family} in the preset"
+        )
+    return Budget(**found)
+
+
+def check_budgets(table: BudgetTable) -> None:
+    """Raise if a number of `env.budgets` is out of range."""
+    for profile in PROFILES:
+        for family, row in getattr(table, profile).items():
+            check_settings(row, f"env.budgets.{profile}.{family}")

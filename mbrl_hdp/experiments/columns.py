@@ -10,6 +10,8 @@ from pathlib import Path
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.csv_layout import read_header
 from mbrl_hdp.data.csv_source import CsvSource
+from mbrl_hdp.data.manifest import check_file
+from mbrl_hdp.data.plain_files import read_json
 from mbrl_hdp.errors import CheckpointError, DataError
 
 _FILE = "columns.json"
@@ -39,10 +41,11 @@ class ColumnNames:
     def load(folder: Path) -> ColumnNames | None:
         """Read the names beside a model; None for a model that was saved from Python, without any."""
         path = folder / _FILE
+        check_file(path)
         if not path.is_file():
             return None
         try:
-            words = json.loads(path.read_text())
+            words = read_json(path)
             return ColumnNames(tuple(words["obs"]), tuple(words["act"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} is damaged: {error}; delete it to go without column names") from error

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from mbrl_hdp.control.planner_config import PLANNERS
-from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.experiments.agents import AGENTS
-from mbrl_hdp.experiments.budget import BudgetConfig
+from mbrl_hdp.errors import ConfigError, did_you_mean
+from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
+from mbrl_hdp.experiments.fit_settings import TrainFitConfig, check_fit
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
@@ -30,6 +31,8 @@ from mbrl_hdp.settings import check_settings, setting
 
 CONFIG_NAME = "main"
 FIT_CONFIG_NAME = "fit"
+MAX_CONTEXTS = 1000
+MAX_SEED = 2**32 - 1
 _MAX_CHECKED_JOBS = 1000
 
 
@@ -37,7 +40,7 @@ _MAX_CHECKED_JOBS = 1000
 class EnvConfig:
     """Which environment, and how it is made."""
 
-    name: str = setting(MISSING, "name of the preset, used in output folders")
+    name: str = setting("${env_name:}", "name in output folders, titles and summaries; the id's, unless set")
     id: str = setting(MISSING, "gymnasium id, as in gymnasium.make(id)")
     kwargs: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of gymnasium.make"})
     reward: str | None = setting(
@@ -45,17 +48,18 @@ class EnvConfig:
         "reward that planners imagine: module:function of (act, next_obs), or learned; null for the environment's own",
     )
     termination: str | None = setting(
-        None, "module:function that tells planners where episodes end; null for the environment's own, else nowhere"
+        None, "module:function: where imagined episodes end; null for the environment's own, else nowhere"
     )
+    budgets: BudgetTable = field(default_factory=BudgetTable)
 
 
 @dataclass
 class MainConfig:
-    """Everything that `mbrl-hdp train` can be told."""
+    """All settings of `mbrl-hdp train`."""
 
-    seed: int = setting(0, "seed of the whole run", at_least=0)
-    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
-    profile: str = setting("fast", "budget of the run", choices=("paper", "fast", "smoke"))
+    seed: int = setting(0, "seed of the whole run", at_least=0, at_most=MAX_SEED)
+    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1, at_most=MAX_CONTEXTS)
+    profile: str = setting("fast", "budget of the run", choices=PROFILES)
     recipe: str = setting(
         "robust",
         "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
@@ -72,7 +76,8 @@ class MainConfig:
     distillation: Any = MISSING
     dynamics: Any = MISSING
     agent: Any = MISSING
-    planner: Any = MISSING
+    planner: Any = None  # `~planner` leaves it out, for agents that do not plan
+    fit: TrainFitConfig = field(default_factory=TrainFitConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
@@ -81,10 +86,10 @@ class MainConfig:
 
 @dataclass
 class FitMainConfig:
-    """Everything that `mbrl-hdp fit` can be told."""
+    """All settings of `mbrl-hdp fit`."""
 
-    seed: int = setting(0, "seed of the whole fit", at_least=0)
-    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1)
+    seed: int = setting(0, "seed of the whole fit", at_least=0, at_most=MAX_SEED)
+    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1, at_most=MAX_CONTEXTS)
     dt: float | None = setting(None, "seconds per step, for transition models that integrate positions", above=0.0)
     out: str = setting("outputs/fit", "folder of the model and its report; an earlier fit in it is replaced")
     allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
@@ -102,6 +107,7 @@ class FitMainConfig:
     strict_plugins: bool = setting(False, "stop if any plugin has a problem")
 
 
+_GROUPS = {kind.name: kind.group for kind in KINDS}
 _RUN_GROUPS = ("prior", "distillation", "dynamics", "agent", "planner")
 _SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitMainConfig}
 
@@ -117,26 +123,31 @@ def config_dir() -> Path:
 
 def register_configs(registry: Registry) -> None:
     """Put the schema and every plugin's settings into Hydra's ConfigStore, so that `prior=mine` needs no YAML."""
+    OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
     store = ConfigStore.instance()
     for name, schema in _SCHEMAS.items():
         store.store(name=f"{name}_schema", node=schema, provider="mbrl_hdp")
-    groups = {kind.name: kind.group for kind in KINDS}
-    for group in groups.values():
+    for group in _GROUPS.values():
         store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
-    for group, options in (("agent", AGENTS), ("planner", PLANNERS)):
-        for name, config in options.items():
-            store.store(group=group, name=name, node=_named(name, config), provider="mbrl_hdp")
+    if not registry.names("planner"):
+        store.store(group="planner", name="none", node={}, provider="mbrl_hdp")  # so that ~planner works
     for plugin in registry.all():
         store.store(
-            group=groups[plugin.kind],
+            group=_GROUPS[plugin.kind],
             name=plugin.spec.name,
             node=_named(plugin.spec.name, plugin.spec.config),
             provider=plugin.source.package,
         )
 
 
+def _env_name(*, _parent_: DictConfig) -> str:
+    """Return the id of an environment as the name of a folder: without its module, without slashes."""
+    env_id = "" if OmegaConf.is_missing(_parent_, "id") else str(_parent_.id)
+    return env_id.rpartition(":")[2].replace("/", "_")
+
+
 def _named(name: str, config: type[Any]) -> type[Any]:
-    """Extend a plugin's settings by their option name, so that `config.yaml` tells which plugin it was."""
+    """Extend a plugin's settings by their option name, so that `config.yaml` names the plugin."""
     fields = [("name", str, dataclasses.field(default=name))]
     return dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,))
 
@@ -173,29 +184,93 @@ def load_config_file(words: Any, registry: Registry) -> MainConfig:
     Raises:
         ConfigError: naming the key that this version does not know, or the plugin that is not installed.
     """
-    chosen = [f"{group}={words[group]['name']}" for group in _RUN_GROUPS if group in words]
+    if "budgets" not in words["env"]:
+        raise ConfigError("config.yaml has no env.budgets: an earlier version wrote it; start the run again")
+    groups = {group: words[group] for group in _RUN_GROUPS if group in words}
+    _check_options(groups, registry)
+    chosen = [f"{group}={found['name']}" if found else f"~{group}" for group, found in groups.items()]
     config = load_config(chosen, registry)
     OmegaConf.set_struct(config, True)
-    config.env.kwargs = words["env"]["kwargs"]
     try:
+        _take_free_keys(config, words)
         merged = OmegaConf.merge(config, words)
-    except OmegaConfBaseException as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+    except (OmegaConfBaseException, ValueError, AssertionError) as error:
+        raise ConfigError(f"config.yaml: {' '.join(str(error).split())}") from error
     assert isinstance(merged, DictConfig)
     return check_config(merged)
 
 
-def check_jobs(overrides: Sequence[str], registry: Registry) -> int:
-    """Compose and check every job of a (multi)run before the first one begins; return their number."""
+def _check_options(groups: Mapping[str, Any], registry: Registry) -> None:
+    """Raise if a run names an option that no installed plugin registers: a name is never a path."""
+    for kind in KINDS:
+        found = groups.get(kind.group)
+        known = [plugin.spec.name for plugin in registry.all() if _GROUPS[plugin.kind] == kind.group]
+        if found is not None and found.get("name") not in known:
+            name = str(found.get("name"))
+            raise ConfigError(f"config.yaml: {kind.group}.name={name!r} is unknown; {did_you_mean(name, known)}")
+
+
+def _take_free_keys(config: DictConfig, words: Mapping[str, Any]) -> None:
+    """Take over whole dictionaries whose keys no schema knows (keyword arguments), which a merge would refuse."""
+    for key in list(config):
+        node, value = config._get_node(key), words.get(str(key))
+        if isinstance(node, DictConfig) and isinstance(value, Mapping):
+            if OmegaConf.get_type(node) is not dict:
+                _take_free_keys(node, value)
+            elif node._metadata.element_type is Any:
+                config[key] = dict(value)
+
+
+def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()) -> int:
+    """Compose and check every job of a (multi)run before the first one begins; return their number.
+
+    Args:
+        overrides: the command line's overrides.
+        registry: plugins to choose from.
+        config_dirs: folders with presets of the user's (`--config-dir`).
+    """
     register_configs(registry)
+    parsed = parse_overrides(overrides)
     count = 0
-    with _composer():
-        for job in _jobs(parse_overrides(overrides)):
-            _compose(job)
+    with _composer(_search_path(parsed, config_dirs)):
+        for job in _jobs([override for override in parsed if not override.key_or_group.startswith("hydra")]):
+            _compose(job, CONFIG_NAME)
             count += 1
             if count >= _MAX_CHECKED_JOBS:
                 break
     return count
+
+
+def load_run_config(
+    overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()
+) -> tuple[DictConfig, Path]:
+    """Compose the configuration of a single run and the folder that Hydra will make for it."""
+    register_configs(registry)
+    with _composer(_search_path(parse_overrides(overrides), config_dirs)):
+        try:
+            config = compose(config_name=CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
+            folder = config.hydra.run.dir
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(" ".join(str(error).split())) from error
+    if not folder:
+        raise ConfigError("hydra.run.dir= names no folder; leave it out, or name one")
+    with open_dict(config):
+        del config["hydra"]
+    return config, Path(folder)
+
+
+def _search_path(overrides: list[Override], config_dirs: Sequence[Path]) -> list[str]:
+    """Return the places beside conf/ where Hydra will look for presets."""
+    places = []
+    for override in overrides:
+        if override.key_or_group == "hydra.searchpath" and not override.is_sweep_override():
+            value = override.value()
+            places += [str(place) for place in value] if isinstance(value, list) else [str(value)]
+    for folder in config_dirs:
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir {folder}: there is no such folder")
+        places.append(f"file://{folder.absolute()}")
+    return places
 
 
 def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
@@ -216,18 +291,26 @@ def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _composer() -> Iterator[None]:
+def _composer(more_places: Sequence[str] = ()) -> Iterator[None]:
+    """Set Hydra up to compose from conf/ and from more places with presets."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir()), job_name="mbrl_hdp"):
+        loader = GlobalHydra.instance().config_loader()
+        assert isinstance(loader, ConfigLoaderImpl)
+        for place in more_places:
+            loader.get_search_path().prepend("command line", place, anchor="schema")
+        loader.repository = ConfigRepository(loader.get_search_path())
         yield
 
 
-def _compose(overrides: list[str], name: str = CONFIG_NAME) -> DictConfig:
-    plain = [line for line in overrides if not line.lstrip("+~").startswith("hydra")]
+def _compose(overrides: list[str], name: str) -> DictConfig:
+    def composed(lines: list[str]) -> DictConfig:
+        return compose(config_name=name, overrides=lines)
+
     try:
-        config = compose(config_name=name, overrides=plain)
+        config = composed(overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error, plain, lambda lines: compose(config_name=name, overrides=lines))) from error
+        raise ConfigError(explain(error, overrides, composed)) from error
     check_device(_typed(config, name).device)
     return config
 
@@ -238,26 +321,18 @@ def check_config(config: DictConfig) -> MainConfig:
     Raises:
         ConfigError: naming the full key.
     """
-    typed = _typed(config, CONFIG_NAME)
-    assert isinstance(typed, MainConfig)
-    return typed
+    return cast(MainConfig, _typed(config, CONFIG_NAME))
 
 
 def check_fit_config(config: DictConfig) -> FitMainConfig:
-    """Turn the composed configuration of `fit` into typed objects and check every range.
-
-    Raises:
-        ConfigError: naming the full key.
-    """
-    typed = _typed(config, FIT_CONFIG_NAME)
-    assert isinstance(typed, FitMainConfig)
-    return typed
+    """Do the same with the configuration of `fit`."""
+    return cast(FitMainConfig, _typed(config, FIT_CONFIG_NAME))
 
 
 def _typed(config: DictConfig, name: str) -> Any:
-    for key in sorted(OmegaConf.missing_keys(config)):
-        raise ConfigError(f"{key} has no value; set it on the command line, as in {key}=...")
     try:
+        for key in sorted(OmegaConf.missing_keys(config)):
+            raise ConfigError(f"{key} has no value; set it on the command line, as in {key}=...")
         typed = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(str(error).split())) from error
@@ -266,6 +341,9 @@ def _typed(config: DictConfig, name: str) -> Any:
             f"the configuration does not follow {name}_schema; keep it first in conf/{name}.yaml's defaults"
         )
     check_settings(typed)
+    if isinstance(typed, MainConfig):
+        check_budgets(typed.env.budgets)
+        check_fit(typed)
     return typed
 
 
@@ -281,6 +359,7 @@ __all__ = [
     "config_dir",
     "load_config",
     "load_config_file",
+    "load_run_config",
     "register_configs",
     "registry_for",
 ]

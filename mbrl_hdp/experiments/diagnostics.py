@@ -1,8 +1,11 @@
-"""Theorem 3 on real runs: what does it cost to learn of a switch only after it has acted?
+"""What does it cost to learn of a switch only after it has acted (Theorem 3)? A comparison on real runs.
 
 The same evaluation episodes are played twice by the same agent with the same learned model: once on its own belief,
-once told the true context at every step. The difference of the returns, per switch that the belief had wrong, is the
-return lost to misidentified switches. The truth is read for scoring only; nothing learns from it.
+once with the true next context, as a one-hot belief, in the belief's place. For a planner, which is not trained on
+beliefs, the difference is the cost of not knowing the context. A policy was trained on beliefs and never saw one-hot
+ones: for it the difference also holds what it loses on inputs that it does not know, and can be negative. What knowing
+the context is worth to a policy is the return of one that was trained on the truth (`agent=fi_sac`) minus its own.
+The truth is read for scoring only; nothing learns from it.
 """
 
 from __future__ import annotations
@@ -21,24 +24,26 @@ Labels = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class SwitchLoss:
-    """What misidentified switches cost.
+    """The same agent fed the one-hot truth in the place of its belief.
 
     Attributes:
-        known_return_mean: mean return of the same episodes when the agent is told the context.
+        return_mean: mean return of the same episodes when the agent is fed the truth.
+        return_difference: that minus the mean return on the belief.
         switches_per_episode: true switches in an episode, mean.
         misidentified_per_episode: those at which the belief's most likely next context was another one, mean (M of
             Theorem 3).
-        return_lost_per_switch: (known return - return) / misidentified switches; None where there were none.
+        difference_per_misidentified_switch: the difference divided by those; None where there were none.
     """
 
-    known_return_mean: float
+    return_mean: float
+    return_difference: float
     switches_per_episode: float
     misidentified_per_episode: float
-    return_lost_per_switch: float | None
+    difference_per_misidentified_switch: float | None
 
 
 def switch_loss(records: list[Record], known: list[Record], believed: list[Labels]) -> SwitchLoss:
-    """Compare episodes played on the belief with the same ones played on the truth.
+    """Compare episodes played on the belief with the same ones played on the one-hot truth.
 
     Args:
         records: episodes played on the belief.
@@ -53,12 +58,13 @@ def switch_loss(records: list[Record], known: list[Record], believed: list[Label
         is_switch = np.flatnonzero(truth[1:] != truth[:-1]) + 1
         switches += len(is_switch)
         wrong += int((label[is_switch] != truth[is_switch]).sum())
-    lost = sum(r.episode_return for r in known) - sum(r.episode_return for r in records)
+    known_mean, mean = (float(np.mean([r.episode_return for r in played])) for played in (known, records))
     return SwitchLoss(
-        known_return_mean=float(np.mean([r.episode_return for r in known])),
+        return_mean=known_mean,
+        return_difference=known_mean - mean,
         switches_per_episode=switches / len(records),
         misidentified_per_episode=wrong / len(records),
-        return_lost_per_switch=lost / wrong if wrong else None,
+        difference_per_misidentified_switch=(known_mean - mean) * len(records) / wrong if wrong else None,
     )
 
 

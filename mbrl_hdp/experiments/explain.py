@@ -13,8 +13,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mbrl_hdp.errors import ConfigError, did_you_mean
+from mbrl_hdp.errors import ConfigError, did_you_mean, short
 
+_MAX_CHARACTERS = 20_000
 Compose = Callable[[list[str]], DictConfig]
 
 
@@ -27,15 +28,20 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parser = OverridesParser.create()
     parsed = []
     for line in overrides:
+        if len(line) > _MAX_CHARACTERS:
+            raise ConfigError(f"{short(line)!r} is longer than any override; at most {_MAX_CHARACTERS:,} are read")
         try:
             parsed.append(parser.parse_override(line))
-        except HydraException as error:
-            raise ConfigError(f"{line!r} is no override; write key=value, as in seed=3 or prior=hdp") from error
+            if not parsed[-1].key_or_group:
+                raise HydraException("no key")
+        except (HydraException, RecursionError) as error:
+            words = f"{short(line)!r} is not an override; write key=value, as in seed=3 or prior=hdp"
+            raise ConfigError(words) from error
     return parsed
 
 
 def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str:
-    """Say which override is wrong and what would be right."""
+    """Return which override is wrong and what would be right."""
     groups = _groups(compose)
     base = _base_config(overrides, groups, compose)
     for override in parse_overrides(overrides):
@@ -60,7 +66,15 @@ def _groups(compose: Compose) -> dict[str, list[str]]:
     except (HydraException, OmegaConfBaseException):
         return groups
     known = {*defaults, *(("experiment",) if "env" in defaults else ())}
-    return {name: options for name, options in groups.items() if name in known}
+    groups = {name: options for name, options in groups.items() if name in known}
+    for name in list(groups):
+        for inner in loader.get_group_options(name, results_filter=ObjectType.GROUP):
+            options = loader.get_group_options(f"{name}/{inner}")
+            if OmegaConf.select(defaults, f"{name}.{inner}") is not None:
+                groups[f"{name}/{inner}"] = options  # a key of its own, as in env/budgets=drone
+            else:
+                groups[name] += [f"{inner}/{option}" for option in options]  # as in experiment=paper/NAME
+    return groups
 
 
 def _explain_group(override: Override, groups: dict[str, list[str]]) -> str | None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mbrl_hdp.control.policy import ContextSac
-from mbrl_hdp.control.rewards import LearnedReward
-from mbrl_hdp.control.saving import save_policy, save_reward
+from mbrl_hdp.control.saving import save_reward
+from mbrl_hdp.data.manifest import MANIFEST, write_manifest
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.slim import without_spurious
@@ -19,24 +18,24 @@ if TYPE_CHECKING:
 
 
 def export(folder: Path, run: Run) -> None:
-    """Write `model/`, the policy and the learned reward, where there are such, at the width of the contexts found.
+    """Write `model/`, the learned reward and what the agent exports, at the width of the contexts found.
 
-    `mbrl_hdp.load`, `load_policy` and `load_reward` (`mbrl_hdp.control.saving`) read them. The checkpoints keep the
-    full width, so that a run can go on; this copy cannot learn new contexts.
+    `mbrl_hdp.load`, `load_policy` and `load_reward` (`mbrl_hdp.control.saving`) read them, `load_state`
+    (`mbrl_hdp.control.state`) the state of other agents. The checkpoints keep the full width, so that a run can go on;
+    this copy cannot learn new contexts.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    policy: ContextSac | None = getattr(run.agent, "sac", None)
-    reward = getattr(run.agent, "reward_fn", None)
-    model = run.model
+    (folder / MANIFEST).unlink(missing_ok=True)
+    model, reward, kept = run.model, run.learned_reward, None
     if model is not None:
         small = reduced(model, run)
         small.save(folder / "model")
-        if policy is not None and small is not model:
-            policy = policy.drop_contexts(model.kept)
-        if isinstance(reward, LearnedReward):
-            save_reward(reward if small is model else reward.narrowed(model.slots), folder)
-    if policy is not None:
-        save_policy(policy, folder)
+        if small is not model:
+            kept = model.kept
+        if reward is not None:
+            save_reward(reward if kept is None else reward.narrowed(model.slots), folder)
+    run.agent.export(folder, kept)
+    write_manifest(folder)
 
 
 def reduced(model: ContextModel, run: Run) -> ContextModel:

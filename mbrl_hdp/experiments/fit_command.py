@@ -1,8 +1,7 @@
-"""`mbrl-hdp fit`: from a data file and overrides to a model on disk."""
+"""`mbrl-hdp fit`: learn a model from a data file and overrides, and save it."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +10,22 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 from mbrl_hdp.data.files import load_trajectories
+from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
 from mbrl_hdp.experiments.explain import parse_overrides
+from mbrl_hdp.experiments.run_folder import check_can_hold
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.runtime import configure
 
 
 @dataclass(frozen=True)
 class FitJob:
-    """One fit that was asked for, checked: nothing has been read or written yet.
+    """A checked request for one fit; nothing has been read or written yet.
 
     Attributes:
         source: data file or `minari:ID`.
@@ -50,12 +51,13 @@ class FitJob:
 
 @dataclass(frozen=True)
 class FitOutcome:
-    """A finished fit."""
+    """A finished fit, with what the model says about its data."""
 
     job: FitJob
     data: Trajectories
     columns: ColumnNames
     model: Any
+    analysis: Any
 
 
 def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
@@ -75,26 +77,17 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     config = load_config(overrides, registry, FIT_CONFIG_NAME)
     if not sources and is_data_needed:
         raise ConfigError(
-            "which data? give a .npz or .csv file or minari:ID, as in `mbrl-hdp fit logs.csv max_contexts=10 out=DIR`"
+            "which data? name a .npz or .csv file or minari:ID, as in `mbrl-hdp fit logs.csv max_contexts=10 out=DIR`"
         )
     typed = check_fit_config(config)
-    _check_out(Path(typed.out))
+    if not typed.out:
+        raise ConfigError("out= names no folder; leave it out, or name one, as in out=DIR")
+    check_can_hold("out", Path(typed.out))
     return FitJob(sources[0] if sources else "", config, typed, registry)
 
 
 def _is_source(word: str) -> bool:
     return "=" not in word or Path(word).is_file() or word.startswith("minari:")
-
-
-def _check_out(out: Path) -> None:
-    """See that the folder can be written to, before minutes of work and without making it."""
-    nearest = out.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
-    if not nearest.is_dir():
-        raise ConfigError(f"out={out}: {nearest} is a file; give a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"out={out}: cannot write to {nearest}")
 
 
 def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
@@ -107,7 +100,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     for problem in job.registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
     configure(job.typed.runtime)
-    from mbrl_hdp.experiments.label_command import Labels  # torch is imported after its threads are set
+    from mbrl_hdp.experiments.label_command import save_labels  # torch is imported after its threads are set
     from mbrl_hdp.inference.fit import fit
 
     typed = job.typed
@@ -126,12 +119,15 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
         registry=job.registry,
         device=typed.device,
     )
+    clear_leftovers(job.out)
     model.save(job.out)
     columns.save(job.out)
-    Labels.of(model, data).save(job.out / "labels.csv")
+    found = model.analyse(data)
+    save_labels(found, job.out / "labels.csv")
     with atomic_path(job.out / "config.yaml") as path:
         path.write_text(job.yaml())
-    return FitOutcome(job, data, columns, model)
+    write_manifest(job.out, names=("model.safetensors", "model.json", "columns.json", "config.yaml"))
+    return FitOutcome(job, data, columns, model, found)
 
 
 def _part(config: Any) -> Any:

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mbrl_hdp.control.tracker import ContextTracker, TruthTracker
+from mbrl_hdp.control.agent import Epoch
+from mbrl_hdp.control.rewards import LearnedReward
+from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker, NothingTracker, TruthTracker
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.experiments.agents import Agent, agent_family, make_agent
+from mbrl_hdp.errors import StepError
+from mbrl_hdp.experiments.agent_setup import GuardedAgent, make_agent
 from mbrl_hdp.experiments.budget import Budget, budget_for
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
 from mbrl_hdp.experiments.config import MainConfig
 from mbrl_hdp.experiments.diagnostics import SwitchLoss, believed_contexts, slots_of_truth, switch_loss
 from mbrl_hdp.experiments.episodes import Record, Vector, run_episode
 from mbrl_hdp.experiments.export import export
+from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.metrics import RunLog, SilentLog
+from mbrl_hdp.experiments.run_lock import run_lock
 from mbrl_hdp.experiments.summary import Evaluation, evaluation_of, write_summary
 from mbrl_hdp.experiments.tasks import Task, make_task
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.model import ContextModel, Part
-from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.seeding import seed_everything, sub_seed
 from mbrl_hdp.types import EpisodeSummary
 
@@ -35,18 +40,42 @@ _REWARD_STEPS = 4
 
 @dataclass
 class Run:
-    """Everything that changes while Algorithm 1 runs."""
+    """Everything that changes while Algorithm 1 runs.
+
+    Attributes:
+        tracker: what is appended to the agent's observations; None while an agent that sees the belief has no model.
+    """
 
     config: MainConfig
     task: Task
-    agent: Agent
+    agent: GuardedAgent
     budget: Budget
     registry: Registry
     model: ContextModel | None = None
+    tracker: ContextTracker | None = None
     data: Trajectories | None = None
     num_episodes: int = 0
     env_steps: int = 0
     times: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sees, obs_dim = self.agent.spec.sees, self.task.obs_dim
+        if sees == "truth":
+            self.tracker = TruthTracker(obs_dim, self.task.num_contexts or 0)
+        elif sees == "nothing":
+            self.tracker = NothingTracker(obs_dim)
+
+    def use_model(self, model: ContextModel) -> None:
+        """Take a new model; beliefs come from it from now on."""
+        self.model = model
+        if self.agent.spec.sees == "belief":
+            self.tracker = BeliefTracker(model)
+
+    @property
+    def learned_reward(self) -> LearnedReward | None:
+        """The reward of imagined steps where it is learned (env.reward=learned) and the agent uses it."""
+        reward = self.task.reward_fn
+        return reward if self.agent.spec.needs_reward and isinstance(reward, LearnedReward) else None
 
 
 def train(config: MainConfig, registry: Registry, folder: Path, progress: bool = True) -> Evaluation:
@@ -62,16 +91,17 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
         The last evaluation.
     """
     run = start_run(config, registry)
-    with RunLog(folder, run.budget.num_epochs, progress) as log:
+    folder.mkdir(parents=True, exist_ok=True)
+    with run_lock(folder), RunLog(folder, run.budget.num_epochs, progress) as log:
         first = _resume(run, log, latest_snapshot(folder))
         for epoch in range(first, run.budget.num_epochs):
             seed_everything(sub_seed(config.seed, "epoch", epoch))  # so that a resumed run is the same run
             run.times = {}
             with _timed(run, "env_s"):
-                new = collect_episodes(run, epoch, log)
+                new, metrics = collect_episodes(run, epoch, log)
             with _timed(run, "model_s"):
                 is_refit = update_model(run, epoch, log)
-                metrics = update_reward(run, epoch) if is_refit else {}
+                metrics |= update_reward(run, epoch) if is_refit else {}
             with _timed(run, "agent_s"):
                 metrics |= update_agent(run, epoch, new, is_refit)
             if _is_due(epoch + 1, run.budget.eval_every) or epoch + 1 == run.budget.num_epochs:
@@ -80,7 +110,7 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
             log.epoch(_row(run, epoch, new, metrics))
             write_snapshot(folder, Snapshot(epoch + 1, run.num_episodes, run.env_steps, log.rows), run)
         records = play_evaluation(run, run.budget.final_eval_episodes, "final", log)
-        result = evaluation_of(records, run.model)
+        result = evaluation_of(records)
         write_summary(folder, run, result, what_switches_cost(run, records, log), log)
         export(folder / "final", run)
     run.task.env.close()
@@ -90,39 +120,69 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
 def start_run(config: MainConfig, registry: Registry) -> Run:
     """Build environment, agent and budget; nothing is learned yet."""
     task = make_task(config.env, config.max_contexts, sub_seed(config.seed, "reward"))
-    budget = budget_for(config.profile, agent_family(config.agent), config.env.name, config.budget)
+    budget = run_budget(config, registry)
     seed_everything(config.seed)
-    agent = make_agent(config.agent, config.planner, task, config.max_contexts, sub_seed(config.seed, "agent"), budget)
-    return Run(config, task, agent, budget, registry)
+    return Run(config, task, make_agent(config, registry, task, budget), budget, registry)
 
 
-def collect_episodes(run: Run, epoch: int, log: RunLog) -> list[Record]:
-    """Sample trajectories with the agent; at random until it is ready (line 1 of the loop)."""
+def run_budget(config: MainConfig, registry: Registry) -> Budget:
+    """Return the numbers of a run: the row of its agent's family in the environment's preset, and `budget.*`."""
+    family = registry.agent_spec(config.agent.name).budget
+    return budget_for(config.profile, family, config.env.budgets, config.budget)
+
+
+def collect_episodes(run: Run, epoch: int, log: RunLog | SilentLog) -> tuple[list[Record], dict[str, float]]:
+    """Sample trajectories with the agent, at random until it is ready (line 1 of the loop); return its metrics, too."""
     count = run.budget.warm_episodes if epoch == 0 else run.budget.episodes_per_epoch
-    phase = "train" if run.agent.is_ready else "warm_start"
-    records = []
+    is_ready = run.agent.is_ready
+    phase = "train" if is_ready else "warm_start"
+    records, ends = [], []
     for number in range(count):
         log.says(f"epoch {epoch}: episode {number + 1}/{count}")
         seed = sub_seed(run.config.seed, "train", run.num_episodes)
-        record = _play(run, seed, explore=True)
+        with _named(f"training episode {run.num_episodes}"):
+            record = _play(run, seed, explore=True) if is_ready else _play_at_random(run, seed)
         records.append(record)
+        ends.append(run.agent.end_episode() if is_ready else {})
         run.registry.episode_ended(_episode_summary(run, record, phase))
         run.num_episodes += 1
         run.env_steps += len(record.episode.obs) - 1
     new = Trajectories.from_episodes([record.episode for record in records])
     run.data = new if run.data is None else Trajectories.concatenate([run.data, new])
-    return records
+    return records, {name: float(np.mean([end[name] for end in ends if name in end])) for name in _names(ends)}
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Name the episode in which a step failed."""
+    try:
+        yield
+    except StepError as error:
+        raise StepError(f"{name}, {error}") from error
+
+
+def _names(rows: list[Mapping[str, float]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _play(run: Run, seed: int, explore: bool, tracker: ContextTracker | None = None) -> Record:
-    """Run one episode with the agent, or with uniform random actions while it is not ready."""
-    if run.agent.is_ready:
-        run.agent.begin_episode()
-        act = _timed_act(run) if explore else lambda packed: run.agent.act(packed, explore=False)
-        return run_episode(run.task.env, act, tracker or run.agent.tracker(), seed)
+    """Run one episode with the agent; it takes in the steps of training episodes only."""
+    run.agent.begin_episode()
+    act, observe = (_timed_act(run), run.agent.observe) if explore else (_act_without_exploring(run), None)
+    record = run_episode(run.task.env, act, tracker or run.tracker, seed, observe=observe)
+    own = run.agent.labels_of(len(record.episode.obs) - 1)
+    return record if own is None else replace(record, labels=own)
+
+
+def _play_at_random(run: Run, seed: int) -> Record:
+    """Run one episode with uniform random actions; a belief is computed once there is a model that has seen it."""
     rng = np.random.default_rng(sub_seed(seed, "random actions"))
-    told = None if run.agent.needs_model else run.agent.tracker()
-    return run_episode(run.task.env, lambda _: rng.uniform(run.task.act_low, run.task.act_high), told, seed)
+    tracker = None if run.agent.spec.sees == "belief" else run.tracker
+    return run_episode(run.task.env, lambda _: rng.uniform(run.task.act_low, run.task.act_high), tracker, seed)
+
+
+def _act_without_exploring(run: Run) -> Callable[[Vector], Vector]:
+    return lambda packed: run.agent.act(packed, explore=False)
 
 
 def _timed_act(run: Run) -> Callable[[Vector], Vector]:
@@ -135,9 +195,9 @@ def _timed_act(run: Run) -> Callable[[Vector], Vector]:
     return act
 
 
-def update_model(run: Run, epoch: int, log: RunLog) -> bool:
+def update_model(run: Run, epoch: int, log: RunLog | SilentLog) -> bool:
     """Update the generative model by the ELBO on all data and distil; later epochs go on from what is known."""
-    if not run.agent.needs_model or not (epoch == 0 or _is_due(epoch, run.budget.model_every)):
+    if not run.agent.spec.needs_model or not (epoch == 0 or _is_due(epoch, run.budget.model_every)):
         return False
     assert run.data is not None
     log.says(f"epoch {epoch}: learning the contexts of {run.data.num_episodes} episodes")
@@ -149,50 +209,54 @@ def update_model(run: Run, epoch: int, log: RunLog) -> bool:
             ("distillation", run.config.distillation),
         )
     }
-    run.model = fit(
+    model = fit(
         run.data,
         **parts,
         max_contexts=run.config.max_contexts,
         seed=sub_seed(run.config.seed, "model", epoch),
-        config=_fit_config(run, epoch),
+        config=fit_config(run.config, run.budget, is_first=epoch == 0),
         warm_start=run.model,
         dt=run.task.dt,
         progress=False,
         registry=run.registry,
         device=run.config.device,
     )
+    run.use_model(model)
     return True
-
-
-def _fit_config(run: Run, epoch: int) -> FitConfig:
-    steps = run.budget.warm_model_steps if epoch == 0 else run.budget.model_steps
-    quick = run.config.profile == "smoke"
-    return FitConfig(
-        recipe=run.config.recipe,
-        num_steps=steps,
-        batch_size=run.budget.model_batch,
-        num_restarts=1 if quick else FitConfig().num_restarts,
-        polish_steps=(FitConfig().polish_steps if epoch == 0 and not quick else 0),
-    )
 
 
 def update_reward(run: Run, epoch: int) -> dict[str, float]:
     """Go on fitting the reward of imagined steps to all data, where it is learned with the model."""
+    if run.learned_reward is None:
+        return {}
     assert run.model is not None
     assert run.data is not None
     num_steps = _REWARD_STEPS * (run.budget.warm_model_steps if epoch == 0 else run.budget.model_steps)
-    return run.agent.learn_reward(run.model, run.data, num_steps, sub_seed(run.config.seed, "reward", epoch))
+    seed = sub_seed(run.config.seed, "reward", epoch)
+    return {"reward_rmse": run.learned_reward.fit(run.model, run.data, num_steps, seed)}
 
 
 def update_agent(run: Run, epoch: int, new: list[Record], is_refit: bool) -> dict[str, float]:
     """Recompute the beliefs of stored episodes and update the policy; planners only take the new model."""
     num_updates = run.budget.warm_agent_updates if epoch == 0 else run.budget.agent_updates
-    return run.agent.learn(run.model, new, is_refit, num_updates)
+    episodes = Trajectories.from_episodes([record.episode for record in new])
+    return dict(run.agent.learn(Epoch(episodes, _appended(new), run.model, is_refit, num_updates)))
+
+
+def _appended(records: list[Record]) -> Vector | None:
+    """Return what was appended to the observations of episodes, `N T+1 K`, NaN beyond an episode's end."""
+    parts = [record.beliefs for record in records if record.beliefs is not None]
+    if not parts:
+        return None
+    padded = np.full((len(parts), max(len(part) for part in parts), parts[0].shape[1]), np.nan)
+    for row, part in zip(padded, parts, strict=True):
+        row[: len(part)] = part
+    return padded
 
 
 def evaluate(run: Run, num_episodes: int, name: str, log: RunLog | SilentLog) -> Evaluation:
     """Run separate, seeded episodes without exploration; every evaluation of a run uses the same seeds."""
-    return evaluation_of(play_evaluation(run, num_episodes, name, log), run.model)
+    return evaluation_of(play_evaluation(run, num_episodes, name, log))
 
 
 def play_evaluation(
@@ -202,7 +266,9 @@ def play_evaluation(
     records = []
     for number in range(num_episodes):
         log.says(f"{name}: evaluating {number + 1}/{num_episodes}")
-        record = _play(run, sub_seed(run.config.seed, "evaluate", number), explore=False, tracker=tracker)
+        seed = sub_seed(run.config.seed, "evaluate", number)
+        with _named(f"evaluation episode {number}"):
+            record = _play(run, seed, False, tracker) if run.agent.is_ready else _play_at_random(run, seed)
         records.append(record)
         run.registry.episode_ended(_episode_summary(run, record, "evaluate"))
     return records
@@ -210,7 +276,7 @@ def play_evaluation(
 
 def what_switches_cost(run: Run, records: list[Record], log: RunLog | SilentLog) -> SwitchLoss | None:
     """Play the evaluation episodes again with the truth in the belief's place (Theorem 3); None where unknown."""
-    if run.model is None or run.task.num_contexts is None:
+    if run.model is None or run.task.num_contexts is None or run.agent.spec.sees != "belief":
         return None
     slots = slots_of_truth(records, run.model, run.task.num_contexts)
     if slots is None:

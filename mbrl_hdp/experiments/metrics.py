@@ -1,15 +1,14 @@
-"""metrics.csv, TensorBoard and the line that tells what is happening."""
+"""What a run writes while it is running: metrics.csv, TensorBoard events and the progress bar."""
 
 from __future__ import annotations
 
 import csv
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
@@ -21,17 +20,18 @@ def read_metrics(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def _bar(is_wanted: bool, *columns: ProgressColumn) -> Progress:
+    """Return a progress bar with a description and further columns, shown on a terminal only."""
+    console = Console(stderr=True)
+    shown = TextColumn("{task.description}"), BarColumn(), *columns
+    return Progress(*shown, console=console, disable=not (is_wanted and console.is_terminal))
+
+
 class SilentLog:
-    """A log that only shows what is happening, for work outside a run."""
+    """A log that only shows progress, for work outside a run."""
 
     def __init__(self, num_steps: int, is_wanted: bool = True) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            console=console,
-            disable=not (is_wanted and console.is_terminal),
-        )
+        self._bar = _bar(is_wanted)
         self._task = self._bar.add_task("starting", total=num_steps)
 
     def __enter__(self) -> SilentLog:
@@ -42,15 +42,15 @@ class SilentLog:
         self._bar.stop()
 
     def says(self, words: str) -> None:
-        """Show what is happening."""
+        """Show the present step of the work."""
         self._bar.update(self._task, description=words, advance=1)
 
 
 class RunLog:
-    """What a run says and writes while it goes on.
+    """The log of a run.
 
     Attributes:
-        rows: rows of metrics.csv, one an epoch; columns that hold times end in `_s`.
+        rows: rows of metrics.csv, one per epoch; columns that hold times end in `_s`.
         started: when this process began to work on the run.
     """
 
@@ -59,14 +59,7 @@ class RunLog:
         self.folder = folder
         self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
-        console = Console(stderr=True)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[last]}"),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal))
+        self._bar = _bar(is_wanted, TextColumn("{task.fields[last]}"), TimeRemainingColumn())
         self._task = self._bar.add_task("starting", total=num_epochs, last="")
         self._writer: SummaryWriter | None = None
 
@@ -75,25 +68,23 @@ class RunLog:
         clear_leftovers(self.folder)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
         if self._writer is not None:
             self._writer.close()
 
     def says(self, words: str) -> None:
-        """Show what is happening."""
+        """Show the present step of the work."""
         self._bar.update(self._task, description=words)
 
     def restore(self, rows: list[dict[str, Any]]) -> None:
-        """Go on after the rows of a checkpoint."""
+        """Continue after the rows of a checkpoint."""
         self.rows = list(rows)
         self._write()
         self._bar.update(self._task, completed=len(rows))
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """Note an epoch."""
+        """Write the row of a finished epoch."""
         self.rows.append(row)
         self._write()
         self._write_events(row)
@@ -105,7 +96,7 @@ class RunLog:
         """Write a row for TensorBoard, at once: what waits in a queue is lost when the process is killed."""
         if self._writer is None:
             folder = self.folder / "tensorboard"
-            # Tells readers to forget what a killed process wrote of this epoch and later ones.
+            # Readers then drop what a killed process wrote of this epoch and later ones.
             is_resumed = folder.is_dir() and any(folder.iterdir())
             _wait_for_a_later_name(folder)
             self._writer = SummaryWriter(str(folder), purge_step=row["epoch"] if is_resumed else None)

@@ -1,9 +1,11 @@
-"""`mbrl-hdp reproduce`: run a study cell by cell, resumable, and write its page beside the paper's numbers."""
+"""`mbrl-hdp reproduce`: run a study cell by cell, resumable, and write its page beside the paper's numbers.
+
+A cell is run again when its resolved configuration or the code that decides it is not what it was (`Study.identity`).
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,12 +15,25 @@ from pathlib import Path
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import ConfigError, MbrlHdpError, did_you_mean
+from mbrl_hdp.experiments.config import MAX_SEED
 from mbrl_hdp.experiments.studies import load_study, study_names
-from mbrl_hdp.experiments.studies.study import Gate, Record, Study, cell_key, table
+from mbrl_hdp.experiments.studies.records import append_record, changes, read_records, records_path, state_counts
+from mbrl_hdp.experiments.studies.study import (
+    CURRENT,
+    MARK,
+    NEVER_RUN,
+    STATES,
+    CellRecord,
+    Gate,
+    Study,
+    cell_key,
+    cell_words,
+    table,
+)
 
-# Code that decides a study's numbers: a change here that is not committed is told in the record.
-_ROOMS = ("inference", "probability", "distil", "envs", "data", "belief", "control")
-_SOURCES = (*(f"mbrl_hdp/{room}" for room in _ROOMS), "plugins")
+# A change here that is not committed is mentioned in the record.
+_SOURCES = ("mbrl_hdp", "plugins", "conf")
+_MANY_STALE = 20
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,7 @@ class ReproduceOptions:
         out: folder of the pages and the finished cells.
         sizes: only these max_contexts; all by default.
         share: (index, count): run only every count-th cell from index on, without writing the page.
+        is_page_only: write the pages from the cells that are there; run nothing.
     """
 
     seeds: Sequence[int] | None = None
@@ -40,6 +56,7 @@ class ReproduceOptions:
     out: Path = Path("docs/results")
     sizes: Sequence[int] | None = None
     share: tuple[int, int] | None = None
+    is_page_only: bool = False
 
     @property
     def folder(self) -> Path:
@@ -48,17 +65,43 @@ class ReproduceOptions:
 
 
 def reproduce(name: str, options: ReproduceOptions) -> list[Path]:
-    """Run what is missing of a study (or of `all`) and write its pages; return their paths."""
+    """Run the cells of a study (or of `all`) that are not up to date and write its pages; return their paths."""
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    if any(not 0 <= seed <= MAX_SEED for seed in options.seeds or ()):
+        raise ConfigError(f"--seeds takes numbers from 0 to {MAX_SEED}, got {list(options.seeds or ())}")
+    studies = _studies(name)
+    if any(place.exists() and not place.is_dir() for place in (options.folder, *options.folder.parents)):
+        raise ConfigError(f"--out {options.out}: there is a file of that name; choose a folder")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    return [_reproduce(study, options) for study in studies]
+
+
+def stale(name: str, options: ReproduceOptions) -> tuple[list[list[str]], list[str]]:
+    """Return a row for each study (or for one) with its cells by state, and which keys of the configuration changed.
+
+    Returns:
+        Rows of study, number of cells and their number in each of `STATES`; lines on what changed.
+    """
+    rows, lines = [], []
+    for study in _studies(name):
+        cells = study.cells(None, options.is_quick)
+        records = read_records(study, options.folder, cells)
+        rows.append([study.name, str(len(cells)), *map(str, state_counts(records, cells).values())])
+        lines += [f"{study.name}: {words}" for words in changes(study, records)]
+    return rows, lines
+
+
+def _studies(name: str) -> list[Study]:
     names = study_names()
     if name != "all" and name not in names:
         raise ConfigError(f"unknown study {name!r}; {did_you_mean(name, [*names, 'all'])}")
-    options.folder.mkdir(parents=True, exist_ok=True)
-    return [_reproduce(load_study(each), options) for each in (names if name == "all" else [name])]
+    return [load_study(each) for each in (names if name == "all" else [name])]
 
 
 def _reproduce(study: Study, options: ReproduceOptions) -> Path:
+    if options.is_page_only:
+        return write_page(study, options)
     if options.jobs > 1 and options.share is None:
         _run_side_by_side(study.name, options)
     else:
@@ -69,57 +112,61 @@ def _reproduce(study: Study, options: ReproduceOptions) -> Path:
 
 
 def run_missing(study: Study, options: ReproduceOptions) -> int:
-    """Run the cells that no earlier call has finished; return how many."""
-    done = {record.key for record in read_records(study, options.folder)}
-    cells = [cell for cell in study.cells(options.seeds, options.is_quick) if cell_key(cell) not in done]
+    """Run the cells that were never run or are stale; return how many."""
+    cells = study.cells(options.seeds, options.is_quick)
     if options.sizes is not None:
         cells = [cell for cell in cells if cell.get("max_contexts") in options.sizes]
-    if options.share is not None:
+    if options.share is not None:  # of all cells: what is done changes while other processes work
         cells = cells[options.share[0] :: options.share[1]]
+    done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
+    cells = [cell for cell in cells if cell_key(cell) not in done]
     commit = code_version()
     for number, cell in enumerate(cells):
         started = time.perf_counter()
+        identity = study.identity(cell)  # before the cell runs: a file that is edited meanwhile must not count
         results = study.run(cell)
-        record = Record(cell, results, commit, time.perf_counter() - started)
-        _append(record, records_path(study.name, options.folder))
-        where = " ".join(f"{key}={cell[key]}" for key in ("max_contexts", "agent", "failure", "seed") if key in cell)
-        print(f"{study.name} {number + 1}/{len(cells)}: {where}, {record.time_s:.0f} s", flush=True)
+        record = CellRecord(cell, results, commit, time.perf_counter() - started, identity)
+        append_record(record, records_path(study.name, options.folder))
+        print(f"{study.name} {number + 1}/{len(cells)}: {cell_words(cell)}, {record.time_s:.0f} s", flush=True)
     return len(cells)
 
 
-def read_records(study: Study, folder: Path) -> list[Record]:
-    """Read the finished cells of a study, and of those that it reads along, in the order of its plan."""
-    found: dict[str, Record] = {}
-    for name in (*study.reads, study.name):
-        path = records_path(name, folder)
-        lines = path.read_text().splitlines() if path.is_file() else []
-        for line in lines:
-            record = _parse(line)
-            if record is not None:
-                found[record.key] = record
-    return list(found.values())
-
-
 def write_page(study: Study, options: ReproduceOptions) -> Path:
-    """Write a study's page from the cells that are finished."""
-    planned = [cell_key(cell) for cell in study.cells(None, options.is_quick)]
-    order = {key: place for place, key in enumerate(planned)}
-    known = {record.key: record for record in read_records(study, options.folder)}
-    records = sorted((known[key] for key in known if key in order), key=lambda record: order[record.key])
+    """Write a study's page from the cells that are finished; stale ones are shown and marked."""
+    cells = study.cells(None, options.is_quick)
+    known = read_records(study, options.folder, cells)
+    records = [known[key] for key in map(cell_key, cells) if key in known]
     path = options.folder / f"{study.name}.md"
     page = study.page(records) if records else None
     text = [f"# {study.title}", "", f"Written by `mbrl-hdp reproduce {study.name}`; do not edit.", ""]
-    text += [f"{len(records)} of {len(planned)} cells are finished.", ""]
+    text += [f"{len(records)} of {len(cells)} cells are finished.{_stale_words(records)}", ""]
     if page is not None:
-        text += [_gates(page.gates), "", page.body, "", _provenance(study, records), ""]
+        is_stale = any(record.state != CURRENT for record in records)
+        text += [_gates(page.gates, is_stale), "", page.body, "", _provenance(study, records), ""]
     with atomic_path(path) as temporary:
         temporary.write_text("\n".join(text))
     return path
 
 
-def records_path(name: str, folder: Path) -> Path:
-    """Return the file of a study's finished cells, one JSON object a line."""
-    return folder / f"{name}.jsonl"
+def _stale_words(records: list[CellRecord]) -> str:
+    """Return which cells are stale and why, in Markdown; nothing if none is."""
+    by_state = {
+        state: [r for r in records if r.state == state] for state in STATES if state not in (CURRENT, NEVER_RUN)
+    }
+    lines = []
+    for state, group in by_state.items():
+        if group and len(group) == len(records):
+            lines.append(f"all {len(group)} {state}")
+        elif group:
+            shown = [cell_words(record.settings) for record in group[:_MANY_STALE]]
+            more = f"; and {len(group) - _MANY_STALE} more" if len(group) > _MANY_STALE else ""
+            lines.append(f"{len(group)} {state} ({'; '.join(shown)}{more})")
+    if not lines:
+        return ""
+    return (
+        f" **Stale: {'; '.join(lines)}.** Stale cells were measured with other code or other settings than the present "
+        f"ones, or before that was recorded. They and gates are marked {MARK}; `mbrl-hdp reproduce` runs them again."
+    )
 
 
 def code_version() -> str:
@@ -149,26 +196,6 @@ def _git(root: Path, *words: str) -> str:
     return subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _append(record: Record, path: Path) -> None:
-    """Add one line in one write, so that processes side by side do not cut into each other's lines."""
-    line = json.dumps({"settings": record.settings, "results": record.results, "commit": record.commit,
-                       "time_s": round(record.time_s, 1)}) + "\n"  # fmt: skip
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(handle, line.encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _parse(line: str) -> Record | None:
-    try:
-        words = json.loads(line)
-    except json.JSONDecodeError:  # a process was ended while it wrote: the cell runs again
-        return None
-    return Record(words["settings"], words["results"], words["commit"], words["time_s"])
-
-
 def _run_side_by_side(name: str, options: ReproduceOptions) -> None:
     children = [subprocess.Popen(_child_words(name, options, index)) for index in range(options.jobs)]
     codes = [child.wait() for child in children]
@@ -184,14 +211,16 @@ def _child_words(name: str, options: ReproduceOptions, index: int) -> list[str]:
     return words + (["--sizes", *map(str, options.sizes)] if options.sizes else [])
 
 
-def _gates(gates: list[Gate]) -> str:
+def _gates(gates: list[Gate], is_stale: bool) -> str:
     if not gates:
-        return "Nothing is asked for here; the study reports."
+        return "This study has no gates; it reports."
     marks = {True: "met", False: "**missed**", None: "open (cells missing)"}
-    return table(("asked for", "found", "gate"), [[gate.name, gate.found, marks[gate.is_met]] for gate in gates])
+    note = f" {MARK}" if is_stale else ""
+    rows = [[gate.name, gate.found, marks[gate.is_met] + note] for gate in gates]
+    return table(("required", "found", "gate"), rows)
 
 
-def _provenance(study: Study, records: list[Record]) -> str:
+def _provenance(study: Study, records: list[CellRecord]) -> str:
     commits = sorted({record.commit for record in records})
     seeds = sorted({record.settings["seed"] for record in records})
     total = sum(record.time_s for record in records)

@@ -6,33 +6,41 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError
 from mbrl_hdp.experiments.checkpoint import latest_snapshot
 from mbrl_hdp.experiments.config import MainConfig, load_config_file
 from mbrl_hdp.experiments.loop import Run, evaluate, start_run, train
 from mbrl_hdp.experiments.metrics import SilentLog
+from mbrl_hdp.experiments.run_folder import check_trust, read_config
 from mbrl_hdp.experiments.summary import Evaluation
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.runtime import configure
 
 
-def resume(folder: Path) -> Evaluation:
-    """Go on with a run as if it had never stopped; its own config.yaml says what to do."""
-    config, registry = _open(folder)
+def resume(folder: Path, is_trusted: bool = False) -> Evaluation:
+    """Go on with a run as if it had never stopped; its own config.yaml says what to do.
+
+    Args:
+        folder: run directory.
+        is_trusted: let it import the modules that its settings name.
+    """
+    config, registry = _open(folder, is_trusted)
     return train(config, registry, folder)
 
 
-def evaluate_run(folder: Path, num_episodes: int) -> Evaluation:
+def evaluate_run(folder: Path, num_episodes: int, is_trusted: bool = False) -> Evaluation:
     """Evaluate the last checkpoint of a run on fresh seeded episodes and write evaluation.json into its folder.
+
+    Args:
+        folder: run directory.
+        num_episodes: episodes to play.
+        is_trusted: let it import the modules that its settings name.
 
     Raises:
         CheckpointError: if there is no run or no checkpoint.
     """
-    run = load_run(folder)
+    run = load_run(folder, is_trusted)
     with SilentLog(num_episodes) as log:
         result = evaluate(run, num_episodes, "evaluation", log)
     run.task.env.close()
@@ -41,13 +49,18 @@ def evaluate_run(folder: Path, num_episodes: int) -> Evaluation:
     return result
 
 
-def load_run(folder: Path) -> Run:
+def load_run(folder: Path, is_trusted: bool = False) -> Run:
     """Build a run as its last checkpoint left it: model, agent, data and every random state.
+
+    Args:
+        folder: run directory.
+        is_trusted: let it import the modules that its settings name.
 
     Raises:
         CheckpointError: if there is no run or no checkpoint.
+        ConfigError: if it would import a user's modules and is not trusted.
     """
-    config, registry = _open(folder)
+    config, registry = _open(folder, is_trusted)
     snapshot = latest_snapshot(folder)
     if snapshot is None:
         raise CheckpointError(f"{folder} has no checkpoint yet; go on with `mbrl-hdp train resume={folder}`")
@@ -56,21 +69,16 @@ def load_run(folder: Path) -> Run:
     return run
 
 
-def _open(folder: Path) -> tuple[MainConfig, Registry]:
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise CheckpointError(
-            f"{folder} is no run directory: there is no config.yaml in it (a run that was ended before it wrote one "
-            "has done nothing yet: start it again with its own command)"
-        )
+def _open(folder: Path, is_trusted: bool) -> tuple[MainConfig, Registry]:
+    words = read_config(folder)
+    disable = words.get("disable_plugins") or []
+    if not isinstance(disable, list):
+        raise CheckpointError(f"{folder / 'config.yaml'}: disable_plugins must be a list of names")
+    registry = load_registry(disable=[str(name) for name in disable], strict=bool(words.get("strict_plugins")))
+    check_trust(words, folder, is_trusted)
     try:
-        words = OmegaConf.load(path)
-        assert isinstance(words, DictConfig)
-        registry = load_registry(
-            disable=list(words.get("disable_plugins", [])), strict=bool(words.get("strict_plugins"))
-        )
-    except (OSError, OmegaConfBaseException) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    config = load_config_file(words, registry)
+        config = load_config_file(words, registry)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / 'config.yaml'} is damaged: {type(error).__name__} {error}") from error
     configure(config.runtime)
     return config, registry

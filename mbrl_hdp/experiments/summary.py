@@ -1,4 +1,4 @@
-"""What a run came to: returns with their uncertainty, contexts, versions."""
+"""The summary of a run: returns with their uncertainty, contexts, versions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import platform
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,23 +18,23 @@ from scipy import stats
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.experiments.diagnostics import SwitchLoss
 from mbrl_hdp.experiments.episodes import Record
-from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, switch_delays
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.loop import Run
     from mbrl_hdp.experiments.metrics import RunLog
 
-SCHEMA_VERSION = 1
+Numbers = np.ndarray[Any, Any]
+SCHEMA_VERSION = 2  # 2: `truth_fed` in place of `switch_loss`
 _PACKAGES = ("mbrl-hdp", "mbrl", "torch", "pyro-ppl", "gymnasium", "numpy", "numba", "hydra-core")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns of evaluation episodes and how well the contexts were told.
+    """Returns of evaluation episodes and how well the contexts were identified.
 
     Attributes:
-        returns: one number an episode.
+        returns: one number per episode.
         return_mean: their mean.
         return_std: their standard deviation.
         return_iqm: mean of their middle half.
@@ -51,11 +52,11 @@ class Evaluation:
     switch_delay: float | None
 
 
-def evaluation_of(records: list[Record], model: ContextModel | None) -> Evaluation:
+def evaluation_of(records: list[Record]) -> Evaluation:
     """Score evaluation episodes; the truth is read here and nowhere else."""
     returns = np.array([record.episode_return for record in records])
     accuracy = delay = None
-    if model is not None and all(r.labels is not None and r.episode.context is not None for r in records):
+    if all(r.labels is not None and r.episode.context is not None for r in records):
         length = max(len(record.episode.obs) - 1 for record in records)
         labels, truth = (np.full((len(records), length), -1) for _ in range(2))
         for row, record in enumerate(records):
@@ -79,11 +80,25 @@ def evaluation_of(records: list[Record], model: ContextModel | None) -> Evaluati
     )
 
 
-def bootstrap_interval(groups: list[np.ndarray[Any, Any]], num_draws: int = 2000) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean of group means, resampled within each group (seed)."""
+def bootstrap_interval(groups: Sequence[Numbers], num_draws: int = 2000) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of group means by a hierarchical bootstrap.
+
+    Every draw takes as many groups (seeds) as there are, with replacement, and then as many numbers (episodes) of each
+    as it has, with replacement: the interval has the spread between seeds and that within them. With one group it is
+    the plain bootstrap. With few seeds it is still too narrow: the variance between G seeds counts as (G - 1) / G of
+    what it is.
+
+    Args:
+        groups: one array of numbers per seed.
+        num_draws: draws of the bootstrap, always with the same random numbers.
+    """
     rng = np.random.default_rng(0)
-    means = np.mean([rng.choice(g, (num_draws, len(g))).mean(-1) for g in groups], axis=0)
-    low, high = np.quantile(means, [0.025, 0.975])
+    picks = rng.integers(len(groups), size=(num_draws, len(groups)))
+    means = np.empty(picks.shape)
+    for number, group in enumerate(groups):
+        is_picked = picks == number
+        means[is_picked] = rng.choice(group, (int(is_picked.sum()), len(group))).mean(-1)
+    low, high = np.quantile(means.mean(-1), [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -96,11 +111,7 @@ def write_summary(folder: Path, run: Run, result: Evaluation, loss: SwitchLoss |
         "env": run.config.env.name,
         "agent": run.config.agent.name,
         "profile": run.config.profile,
-        "return_mean": result.return_mean,
-        "return_std": result.return_std,
-        "return_iqm": result.return_iqm,
-        "return_ci": list(result.return_ci),
-        "returns": result.returns,
+        **asdict(result),
         "num_eval_episodes": len(result.returns),
         "num_real_episodes": run.num_episodes,
         "env_steps": run.env_steps,
@@ -108,9 +119,7 @@ def write_summary(folder: Path, run: Run, result: Evaluation, loss: SwitchLoss |
         "time_breakdown_s": times,
         "num_contexts": None if model is None else model.num_contexts,
         "stationary": None if model is None else model.stationary.tolist(),
-        "context_accuracy": result.context_accuracy,
-        "switch_delay": result.switch_delay,
-        "switch_loss": None if loss is None else asdict(loss),
+        "truth_fed": None if loss is None else asdict(loss),
         "seed": run.config.seed,
         "versions": versions(),
         "git_commit": git_commit(),
@@ -120,7 +129,7 @@ def write_summary(folder: Path, run: Run, result: Evaluation, loss: SwitchLoss |
 
 
 def time_breakdown(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return where the seconds of all epochs went: environment, acting, model, agent's learning, evaluation."""
+    """Return the seconds of all epochs by use: environment, acting, model, agent's learning, evaluation."""
     places = ("env_s", "act_s", "model_s", "agent_s", "evaluate_s")
     return {name.removesuffix("_s"): round(sum(row.get(name) or 0.0 for row in rows), 3) for name in places}
 

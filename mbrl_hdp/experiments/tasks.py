@@ -12,8 +12,18 @@ from torch import Tensor
 
 import mbrl_hdp.envs  # noqa: F401 - registers the tasks
 from mbrl_hdp.control.rewards import AnyRewardFn, LearnedReward, RewardFn
-from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.experiments.user_code import Steps, check_reward, check_termination, few_steps, load_function, search_here
+from mbrl_hdp.errors import ConfigError, MbrlHdpError
+from mbrl_hdp.experiments.checked_env import CheckedEnv
+from mbrl_hdp.experiments.episodes import MAX_STEPS
+from mbrl_hdp.experiments.user_code import (
+    Steps,
+    check_reward,
+    check_termination,
+    few_steps,
+    load_function,
+    search_here,
+    watched,
+)
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.config import EnvConfig
@@ -31,7 +41,7 @@ class Task:
         reward_fn: batched reward of imagined steps: a formula of action and next observation, one that is learned with
             the model, or None where none is known (policies need none: they learn from the rewards they get).
         termination_fn: batched termination of action and next observation.
-        num_contexts: number of true contexts, None where the environment has none to tell.
+        num_contexts: number of true contexts, None where the environment reports none.
         dt: seconds per step, None where unknown.
         angle_columns: columns of an observation that are angles.
     """
@@ -103,14 +113,21 @@ def make_env(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     Raises:
         ConfigError: if it does not exist, does not take these arguments or has other spaces than flat bounded boxes.
     """
+    for key in ("horizon", "max_episode_steps"):
+        steps = kwargs.get(key)
+        if isinstance(steps, int | float) and not 1 <= steps <= MAX_STEPS:
+            raise ConfigError(f"env.kwargs.{key} must be 1 to {MAX_STEPS} (longer episodes are cut), got {steps:g}")
     if ":" in env_id:
         search_here()
     try:
-        env = gymnasium.make(env_id, **kwargs)
-    except (gymnasium.error.Error, TypeError, ImportError) as error:
-        raise ConfigError(f"env.id={env_id!r} cannot be made: {' '.join(str(error).split())}") from error
+        env = gymnasium.make(env_id, disable_env_checker=True, **kwargs)  # `CheckedEnv` checks more, and all the time
+    except MbrlHdpError:
+        raise
+    except Exception as error:  # a user's constructor may fail in any way
+        words = " ".join(str(error).split())
+        raise ConfigError(f"env.id={env_id!r} cannot be made: {type(error).__name__}: {words}") from error
     _check_spaces(env, env_id)
-    return env
+    return CheckedEnv(env, env_id)
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], env_id: str) -> None:
@@ -126,9 +143,11 @@ def _reward_fn(env: gymnasium.Env[Any, Any], reward: str | None, steps: Steps) -
         key, function = "the environment's reward_fn", _attribute(env, "reward_fn")
     else:
         key, function = f"env.reward={reward}", load_function("env.reward", reward)
-    if function is not None:
-        check_reward(key, function, steps)
-    return function
+    if function is None:
+        return None
+    check_reward(key, function, steps)
+    is_ours = getattr(function, "__module__", "").partition(".")[0] == "mbrl_hdp"
+    return function if is_ours else watched(key, function)
 
 
 def _termination_fn(env: gymnasium.Env[Any, Any], termination: str | None, steps: Steps) -> RewardFn:

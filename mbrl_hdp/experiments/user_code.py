@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +16,11 @@ import torch
 from torch import Tensor
 
 from mbrl_hdp.control.rewards import RewardFn, uses_context
-from mbrl_hdp.errors import ConfigError, did_you_mean
+from mbrl_hdp.errors import ConfigError, StepError, did_you_mean
 
 _NUM_TRIED = 7
+_ORDINARY = 1e6
+_closed: set[Path] = set()
 
 
 class Steps(NamedTuple):
@@ -29,8 +33,18 @@ class Steps(NamedTuple):
 def search_here() -> None:
     """Let modules in the current directory be imported, as `python -m` does and an installed command does not."""
     here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
+    if here not in sys.path and "" not in sys.path and not _is_closed(Path(here)):
         sys.path.insert(0, here)
+
+
+def close_folder(folder: Path) -> None:
+    """Never look for modules in a folder or below it, not even when it is the current directory."""
+    _closed.add(folder.resolve())
+    sys.path[:] = [place for place in sys.path if not _is_closed(Path(place or os.curdir))]
+
+
+def _is_closed(path: Path) -> bool:
+    return any(folder in {path.resolve(), *path.resolve().parents} for folder in _closed)
 
 
 def load_function(key: str, path: str) -> Callable[..., Any]:
@@ -63,18 +77,25 @@ def load_function(key: str, path: str) -> Callable[..., Any]:
 
 
 def few_steps(env: gymnasium.Env[Any, Any]) -> Steps:
-    """Take a few random steps; the next seeded reset makes them undone."""
+    """Take a few random steps; the next seeded reset makes them undone.
+
+    Raises:
+        ConfigError: if the environment fails, or its steps cannot be used.
+    """
     space: Any = env.action_space
     rng = np.random.default_rng(0)
     acts, observed = [], []
     is_over = True
-    for _ in range(_NUM_TRIED):
-        if is_over:
-            env.reset(seed=0)
-        acts.append(rng.uniform(space.low, space.high))
-        obs, _, terminated, truncated, _ = env.step(acts[-1])
-        observed.append(obs)
-        is_over = terminated or truncated
+    try:
+        for _ in range(_NUM_TRIED):
+            if is_over:
+                env.reset(seed=0)
+            acts.append(rng.uniform(space.low, space.high))
+            obs, _, terminated, truncated, _ = env.step(acts[-1])
+            observed.append(obs)
+            is_over = terminated or truncated
+    except StepError as error:
+        raise ConfigError(f"env.id: step {len(observed)} of a trial: {error}") from error
     return Steps(*(torch.as_tensor(np.array(rows), dtype=torch.float32) for rows in (acts, observed)))
 
 
@@ -98,6 +119,39 @@ def check_reward(key: str, function: RewardFn, steps: Steps) -> None:
             f"{key} gives {found[row].item()} for act {_words(steps.act[row])} and next_obs "
             f"{_words(steps.next_obs[row])}, a step of the environment; rewards must be finite"
         )
+
+
+def watched(key: str, function: RewardFn) -> RewardFn:
+    """Return a user's reward function that is checked whenever a planner calls it.
+
+    A plan may imagine states that overflow: only what it gives for ordinary ones counts.
+
+    Raises:
+        StepError: when called, if the function fails or gives anything but finite numbers `B 1`.
+    """
+
+    @functools.wraps(function)
+    def reward(act: Tensor, next_obs: Tensor) -> Tensor:
+        try:
+            found = function(act, next_obs)
+        except Exception as error:  # a user's function may fail in any way
+            raise StepError(f"{key} failed: {type(error).__name__}: {error} (--debug shows where)") from error
+        if not isinstance(found, Tensor) or found.shape != (len(next_obs), 1):
+            raise StepError(f"{key} gives {_shape(found)}; [{len(next_obs)}, 1] is needed")
+        is_wrong = ~found.isfinite()
+        if bool(is_wrong.any()):
+            is_wrong = is_wrong & (torch.cat([act, next_obs], -1).abs() <= _ORDINARY).all(-1, keepdim=True)
+            if bool(is_wrong.any()):
+                row = int(is_wrong.nonzero()[0, 0])
+                raise StepError(f"{key} gives {found[row].item()} for act {_words(act[row])} and next_obs "
+                                f"{_words(next_obs[row])}, which a plan imagines; rewards must be finite")  # fmt: skip
+        return found
+
+    return reward
+
+
+def _shape(found: Any) -> str:
+    return str(list(found.shape)) if isinstance(found, Tensor) else f"a {type(found).__name__}"
 
 
 def check_termination(key: str, function: RewardFn, steps: Steps) -> None:

@@ -1,6 +1,15 @@
 """The door for plugins: hook signatures, `PluginSpec`, the `hookimpl` marker and the registry."""
 
 from mbrl_hdp.hooks.registry import PluginProblem, RegisteredPlugin, Registry, load_registry
-from mbrl_hdp.hooks.specs import KINDS, PluginSpec, hookimpl
+from mbrl_hdp.hooks.specs import KINDS, AgentSpec, PluginSpec, hookimpl
 
-__all__ = ["KINDS", "PluginProblem", "PluginSpec", "RegisteredPlugin", "Registry", "hookimpl", "load_registry"]
+__all__ = [
+    "KINDS",
+    "AgentSpec",
+    "PluginProblem",
+    "PluginSpec",
+    "RegisteredPlugin",
+    "Registry",
+    "hookimpl",
+    "load_registry",
+]

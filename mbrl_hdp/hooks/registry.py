@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import re
+import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,17 +20,18 @@ import pluggy
 
 from mbrl_hdp.errors import MbrlHdpError, PluginError, did_you_mean
 from mbrl_hdp.hooks import specs
-from mbrl_hdp.hooks.specs import KINDS, NAMESPACE, Kind, PluginSpec
+from mbrl_hdp.hooks.specs import BUDGETS, KINDS, NAMESPACE, SEES, AgentSpec, Kind, PluginSpec
 from mbrl_hdp.types import EpisodeSummary, TaskSpec
 
 if TYPE_CHECKING:
-    from mbrl_hdp.control.baseline import Baseline
+    from mbrl_hdp.control.planner_config import PlannerConfig
     from mbrl_hdp.distil.distiller import Distiller
     from mbrl_hdp.inference.dynamics import ContextDynamics
     from mbrl_hdp.inference.prior import ContextPrior
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED_FIELDS = frozenset({"name"})
+_GROUPS = {kind.name: kind.group for kind in KINDS}
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,28 @@ class RegisteredPlugin:
             ConfigError: a setting that the plugin itself refuses.
             PluginError: anything else, naming the plugin and its package.
         """
-        try:
+        with self.reporting("could not be built"):
             return self.spec.build(config, task)
+
+    @contextmanager
+    def reporting(self, what: str) -> Iterator[None]:
+        """Turn whatever the plugin raises in this block into one line that names the plugin and its package.
+
+        Args:
+            what: what failed, as in "could not be built".
+
+        Raises:
+            PluginError: instead of anything but an `MbrlHdpError`, which says itself what is wrong and what to do.
+        """
+        try:
+            yield
         except MbrlHdpError:
-            raise  # it says itself which setting is wrong and what to do
+            raise
         except Exception as error:
-            raise PluginError(
-                f"{self.kind} {self.spec.name!r} of plugin {self.source.name!r} (package {self.source.package}) "
-                f"could not be built: {_describe(error)}"
-            ) from error
+            raise PluginError(f"{self} {what}: {_describe(error)}{_place(error)}") from error
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.spec.name!r} of {_owner(self)}"
 
 
 class Registry:
@@ -96,7 +112,7 @@ class Registry:
             self._add(plugin)
 
     def _add(self, plugin: RegisteredPlugin) -> None:
-        key = (plugin.kind, plugin.spec.name)
+        key = (_GROUPS[plugin.kind], plugin.spec.name)
         other = self._plugins.pop(key, None)
         if other is None and key not in self._clashes:
             self._plugins[key] = plugin
@@ -111,11 +127,11 @@ class Registry:
 
     def names(self, kind: str) -> list[str]:
         """Return the registered names of a kind, sorted."""
-        return sorted(name for registered_kind, name in self._plugins if registered_kind == kind)
+        return [plugin.spec.name for plugin in self.all() if plugin.kind == kind]
 
     def all(self) -> list[RegisteredPlugin]:
         """Return every registration, by kind and name."""
-        return [self._plugins[key] for key in sorted(self._plugins)]
+        return sorted(self._plugins.values(), key=lambda plugin: (plugin.kind, plugin.spec.name))
 
     def get(self, kind: str, name: str) -> RegisteredPlugin:
         """Look one up.
@@ -123,34 +139,51 @@ class Registry:
         Raises:
             PluginError: with the nearest names, or with both owners if the name is registered twice.
         """
-        if (kind, name) in self._clashes:
-            raise PluginError(f"{kind} {name!r} is registered by {self._clashes[kind, name]}; neither is used")
-        if (kind, name) not in self._plugins:
+        key = (_GROUPS[kind], name)
+        if key in self._clashes:
+            raise PluginError(f"{kind} {name!r} is registered by {self._clashes[key]}; neither is used")
+        if key not in self._plugins or self._plugins[key].kind != kind:
             raise PluginError(f"unknown {kind} {name!r}; {did_you_mean(name, self.names(kind))}")
-        return self._plugins[kind, name]
+        return self._plugins[key]
+
+    def get_agent(self, name: str) -> RegisteredPlugin:
+        """Look up what `agent=name` selects, an agent or a baseline; its spec is an `AgentSpec` in both cases.
+
+        Raises:
+            PluginError: with the nearest names.
+        """
+        return self.get("baseline" if name in self.names("baseline") else "agent", name)
+
+    def agent_spec(self, name: str) -> AgentSpec[Any]:
+        """Return what the agent `name` declares.
+
+        Raises:
+            PluginError: with the nearest names.
+        """
+        return cast(AgentSpec[Any], self.get_agent(name).spec)
 
     def build_prior(self, name: str, task: TaskSpec, config: Any = None) -> ContextPrior:
         """Build the prior `name`; its default settings unless `config` is given."""
         return cast("ContextPrior", self._build("prior", name, task, config))
 
-    def build_distiller(self, name: str, task: TaskSpec, config: Any = None) -> Distiller:
+    def build_distillation(self, name: str, task: TaskSpec, config: Any = None) -> Distiller:
         """Build the distillation rule `name`."""
-        return cast("Distiller", self._build("distiller", name, task, config))
+        return cast("Distiller", self._build("distillation", name, task, config))
 
     def build_dynamics(self, name: str, task: TaskSpec, config: Any = None) -> ContextDynamics:
         """Build the transition model `name`."""
         return cast("ContextDynamics", self._build("dynamics", name, task, config))
 
-    def build_baseline(self, name: str, task: TaskSpec, config: Any = None) -> Baseline:
-        """Build the baseline agent `name`."""
-        return cast("Baseline", self._build("baseline", name, task, config))
+    def build_planner(self, name: str, task: TaskSpec, config: Any = None) -> PlannerConfig:
+        """Check the settings of the planner `name` and return those to plan with."""
+        return cast("PlannerConfig", self._build("planner", name, task, config))
 
     def _build(self, kind: str, name: str, task: TaskSpec, config: Any) -> Any:
         plugin = self.get(kind, name)
         return plugin.build(plugin.spec.config() if config is None else config, task)
 
     def episode_ended(self, summary: EpisodeSummary) -> None:
-        """Return every observer; one that raises is reported as a warning and does not stop the run."""
+        """Call every observer; one that raises is reported as a warning and does not stop the run."""
         for impl in self._manager.hook.mbrl_hdp_episode_ended.get_hookimpls():
             try:
                 impl.function(*[summary for _ in impl.argnames])
@@ -272,8 +305,25 @@ def _checked_specs(kind: Kind, result: Any) -> list[PluginSpec[Any]]:
         if not isinstance(spec, PluginSpec):
             raise PluginError(f"{kind.hook} must return a list of PluginSpec, got one of {type(spec).__name__}")
         _check_spec(kind, spec)
-        checked.append(spec)
+        checked.append(_agent_spec(kind, spec) if kind.group == "agent" else spec)
     return checked
+
+
+def _agent_spec(kind: Kind, spec: PluginSpec[Any]) -> AgentSpec[Any]:
+    """Check what an agent declares; a baseline that is registered by a plain `PluginSpec` gets its declarations."""
+    where = f"{kind.name} {spec.name!r}"
+    if not isinstance(spec, AgentSpec):
+        if kind.name == "agent":
+            raise PluginError(f"{where}: {kind.hook} must return a list of AgentSpec, got one of PluginSpec")
+        return AgentSpec(spec.name, spec.config, spec.build, spec.summary, starts_random=False)
+    for name, value, known in (("budget", spec.budget, BUDGETS), ("sees", spec.sees, SEES)):
+        if value not in known:
+            raise PluginError(f"{where}: {name}={value!r} is unknown; {did_you_mean(str(value), known)}")
+    if spec.sees == "belief" and not spec.needs_model:
+        raise PluginError(f"{where}: sees='belief' needs a model: declare needs_model=True")
+    if kind.name == "baseline" and (spec.sees != "nothing" or spec.needs_model or spec.needs_reward):
+        raise PluginError(f"{where}: a baseline sees observations only; use mbrl_hdp_register_agents for more")
+    return spec if kind.name == "agent" else dataclasses.replace(spec, starts_random=False)
 
 
 def _check_spec(kind: Kind, spec: PluginSpec[Any]) -> None:
@@ -299,6 +349,12 @@ def _check_spec(kind: Kind, spec: PluginSpec[Any]) -> None:
 
 def _owner(plugin: RegisteredPlugin) -> str:
     return f"plugin {plugin.source.name!r} (package {plugin.source.package})"
+
+
+def _place(error: BaseException) -> str:
+    """Return the file and line that raised, for an author who reads the message."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
 
 
 def _describe(error: BaseException) -> str:

@@ -15,7 +15,9 @@ import pluggy
 from mbrl_hdp.types import EpisodeSummary, TaskSpec
 
 if TYPE_CHECKING:
+    from mbrl_hdp.control.agent import Agent
     from mbrl_hdp.control.baseline import Baseline
+    from mbrl_hdp.control.planner_config import PlannerConfig
     from mbrl_hdp.distil.distiller import Distiller
     from mbrl_hdp.inference.dynamics import ContextDynamics
     from mbrl_hdp.inference.prior import ContextPrior
@@ -45,6 +47,32 @@ class PluginSpec(Generic[T]):
     summary: str = ""
 
 
+BUDGETS = ("mpc", "sac")
+SEES = ("belief", "truth", "nothing")
+
+
+@dataclass(frozen=True)
+class AgentSpec(PluginSpec[T]):
+    """An agent and what the loop must know about it before it is built.
+
+    `build(config, task)` gets an `AgentTask` (`mbrl_hdp.control.agent`), which is a `TaskSpec` with more.
+
+    Attributes:
+        budget: row of the budget table: `mpc` (few epochs of many episodes) or `sac` (many epochs of few episodes, with
+            updates of the agent in each).
+        sees: what is appended to every observation: the `belief` over contexts, the `truth` (one-hot) or `nothing`.
+        needs_model: whether a context model is learned for it; `sees="belief"` needs one.
+        needs_reward: whether it imagines steps and so needs the environment's reward as a function, or a learned one.
+        starts_random: whether it takes random actions until it has learned from the first epoch's episodes.
+    """
+
+    budget: str = "sac"
+    sees: str = "nothing"
+    needs_model: bool = False
+    needs_reward: bool = False
+    starts_random: bool = True
+
+
 @hookspec
 def mbrl_hdp_register_priors() -> Iterable[PluginSpec[ContextPrior]]:  # type: ignore[empty-body]
     """Register priors over the context chain (Hydra group `prior`)."""
@@ -56,8 +84,18 @@ def mbrl_hdp_register_distillers() -> Iterable[PluginSpec[Distiller]]:  # type: 
 
 
 @hookspec
+def mbrl_hdp_register_agents() -> Iterable[AgentSpec[Agent]]:  # type: ignore[empty-body]
+    """Register agents that use the context model, the belief or the loop's epochs (Hydra group `agent`)."""
+
+
+@hookspec
 def mbrl_hdp_register_baselines() -> Iterable[PluginSpec[Baseline]]:  # type: ignore[empty-body]
-    """Register baseline agents (Hydra group `agent`)."""
+    """Register simple agents that see observations, rewards and episode ends (Hydra group `agent`)."""
+
+
+@hookspec
+def mbrl_hdp_register_planners() -> Iterable[PluginSpec[PlannerConfig]]:  # type: ignore[empty-body]
+    """Register optimisers of action sequences for planning agents (Hydra group `planner`)."""
 
 
 @hookspec
@@ -81,7 +119,9 @@ class Kind:
 
 KINDS = (
     Kind("prior", "mbrl_hdp_register_priors", "prior"),
-    Kind("distiller", "mbrl_hdp_register_distillers", "distillation"),
+    Kind("distillation", "mbrl_hdp_register_distillers", "distillation"),
+    Kind("agent", "mbrl_hdp_register_agents", "agent"),
     Kind("baseline", "mbrl_hdp_register_baselines", "agent"),
+    Kind("planner", "mbrl_hdp_register_planners", "planner"),
     Kind("dynamics", "mbrl_hdp_register_dynamics", "dynamics"),
 )

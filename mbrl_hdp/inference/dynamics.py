@@ -10,6 +10,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 Rollout = Callable[[Tensor], Tensor]
+# Rows: one step each, in a context of its own.
+Obs = Float[Tensor, "batch S"]
+Act = Float[Tensor, "batch A"]
+ActingContext = Int[Tensor, " batch"]
+Slots = Int[Tensor, " n"]
+# Blocks of rows, one for each path of contexts.
+BlockObs = Float[Tensor, "paths rows S"]
+BlockAct = Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"]
+BlockContext = Int[Tensor, " paths"]
+Paths = Int[Tensor, "paths steps"]
 
 
 class ContextDynamics(nn.Module, ABC):
@@ -31,21 +41,13 @@ class ContextDynamics(nn.Module, ABC):
         self.act_dim = act_dim
 
     @abstractmethod
-    def log_prob(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
-    ) -> Float[Tensor, "batch K"]:
+    def log_prob(self, obs: Obs, act: Act, next_obs: Obs) -> Float[Tensor, "batch K"]:
         """Return log p(next_obs | obs, act, context=k) for every k, in the data's own units.
 
         Parts of the state that the structure predicts exactly (positions from velocities) carry no density.
         """
 
-    def log_prob_slots(
-        self,
-        obs: Float[Tensor, "batch S"],
-        act: Float[Tensor, "batch A"],
-        next_obs: Float[Tensor, "batch S"],
-        slots: Int[Tensor, " n"],
-    ) -> Float[Tensor, "batch n"]:
+    def log_prob_slots(self, obs: Obs, act: Act, next_obs: Obs, slots: Slots) -> Float[Tensor, "batch n"]:
         """Return `log_prob` of some contexts only, those that distillation left alive.
 
         A structure that can leave out the others' work overrides this.
@@ -53,27 +55,14 @@ class ContextDynamics(nn.Module, ABC):
         return self.log_prob(obs, act, next_obs)[:, slots]
 
     @abstractmethod
-    def predict(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], context: Int[Tensor, " batch"]
-    ) -> Float[Tensor, "batch S"]:
+    def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
         """Return the expected next observation of every row in its own context."""
 
     @abstractmethod
-    def sample(
-        self,
-        obs: Float[Tensor, "batch S"],
-        act: Float[Tensor, "batch A"],
-        context: Int[Tensor, " batch"],
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "batch S"]:
+    def sample(self, obs: Obs, act: Act, context: ActingContext, generator: torch.Generator | None = None) -> Obs:
         """Draw the next observation of every row in its own context."""
 
-    def predict_blocks(
-        self,
-        obs: Float[Tensor, "paths rows S"],
-        act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
-        context: Int[Tensor, " paths"],
-    ) -> Float[Tensor, "paths rows S"]:
+    def predict_blocks(self, obs: BlockObs, act: BlockAct, context: BlockContext) -> BlockObs:
         """Return the expected next observation where all rows of path p are in context[p].
 
         Candidate plans that share context paths look like this: P paths, each with all candidates. Actions without the
@@ -83,12 +72,8 @@ class ContextDynamics(nn.Module, ABC):
         return self.predict(rows, acts, contexts).view_as(obs)
 
     def sample_blocks(
-        self,
-        obs: Float[Tensor, "paths rows S"],
-        act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
-        context: Int[Tensor, " paths"],
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "paths rows S"]:
+        self, obs: BlockObs, act: BlockAct, context: BlockContext, generator: torch.Generator | None = None
+    ) -> BlockObs:
         """Draw the next observation where all rows of path p are in context[p]; see `predict_blocks`."""
         rows, acts, contexts = _flatten_blocks(obs, act, context)
         return self.sample(rows, acts, contexts, generator).view_as(obs)
@@ -97,7 +82,7 @@ class ContextDynamics(nn.Module, ABC):
         self,
         obs: Float[Tensor, " S"],
         acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"],
-        paths: Int[Tensor, "paths steps"],
+        paths: Paths,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "steps paths rows S"]:
         """Return where every plan (row of `acts`) leads from `obs` on every path of contexts, step by step.
@@ -117,10 +102,7 @@ class ContextDynamics(nn.Module, ABC):
         return torch.stack(states)
 
     def begin_rollout(
-        self,
-        obs: Float[Tensor, " S"],
-        paths: Int[Tensor, "paths steps"],
-        generator: torch.Generator | None = None,
+        self, obs: Float[Tensor, " S"], paths: Paths, generator: torch.Generator | None = None
     ) -> Rollout:
         """Return a function of plans that does what `rollout_blocks` does; planners call it repeatedly.
 
@@ -133,17 +115,15 @@ class ContextDynamics(nn.Module, ABC):
     def log_prior(self) -> Float[Tensor, ""]:
         """Return log p(theta), the sum over all heads."""
 
-    def set_normaliser(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
-    ) -> None:
+    def set_normaliser(self, obs: Obs, act: Act, next_obs: Obs) -> None:
         """Fix the scales of inputs and targets from data; called once, before the first training step."""
 
     @abstractmethod
-    def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
-        """Return the heads in `slots` fresh starting values (restarts, learning new contexts)."""
+    def reset_slots(self, slots: Slots, generator: torch.Generator | None = None) -> None:
+        """Set the heads in `slots` to fresh starting values (restarts, learning new contexts)."""
 
     def start_near(self, slot: int, spread: float, generator: torch.Generator | None = None) -> None:
-        """Start every head from the one in `slot`, off by `spread` times what fresh heads differ by from each other."""
+        """Set every head to the one in `slot` plus `spread` times its own deviation from the mean of fresh heads."""
         values = list(self.parameters())
         shared = [value[slot].detach().clone() for value in values]
         self.reset_slots(torch.arange(self.max_contexts), generator)
@@ -152,7 +132,7 @@ class ContextDynamics(nn.Module, ABC):
                 value.copy_(centre + spread * (value - value.mean(0)))
 
     def sharpen(self) -> None:
-        """Told once the contexts are settled: noise floors that kept contexts from being split may fall."""
+        """Lower noise floors that keep contexts from being split; called once, when the contexts are settled."""
 
     def permute_slots(self, order: Int[Tensor, " K"]) -> None:
         """Reorder the heads: the new slot k is the old slot order[k]."""

@@ -20,7 +20,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor
 
 from mbrl_hdp.inference.dynamics import ContextDynamics
-from mbrl_hdp.inference.prior import ContextPrior
+from mbrl_hdp.inference.prior import ChainDraw, ContextPrior
 from mbrl_hdp.inference.reduction import ChainReduction, close_paths
 from mbrl_hdp.probability.hmm import EvidenceAndCounts, log_evidence_and_counts
 from mbrl_hdp.types import ContextChain
@@ -83,8 +83,7 @@ class Elbo:
         prior_kl: KL(q || p) of everything the prior samples; no gradient.
         weight_log_prior: log p(theta); no gradient.
         num_transitions: what `loss` divides by.
-        expected_initial: expected number of episodes that begin in each context (N/B times the batch's); no gradient.
-        expected_transitions: expected number of moves j -> k, likewise; both are what `natural_step` asks for.
+        draws: the draws of the chain with expected counts (N/B times the batch's), for `natural_step`; no gradient.
     """
 
     value: Float[Tensor, ""]
@@ -92,8 +91,7 @@ class Elbo:
     prior_kl: Float[Tensor, ""]
     weight_log_prior: Float[Tensor, ""]
     num_transitions: int
-    expected_initial: Float[Tensor, " K"]
-    expected_transitions: Float[Tensor, "K K"]
+    draws: list[ChainDraw]
 
     @property
     def loss(self) -> Float[Tensor, ""]:
@@ -139,7 +137,7 @@ def expected_log_likelihood(
     if scale.keep is None:
         return log_evidence_and_counts(chain, log_lik, lengths)
     slots = scale.keep.nonzero().squeeze(-1)
-    found = log_evidence_and_counts(scale.reduce(chain, slots), log_lik, lengths)
+    found = log_evidence_and_counts(scale.reduce(chain, scale.keep), log_lik, lengths)
     initial = torch.zeros_like(chain.initial).index_copy(0, slots, found.expected_initial.to(chain.initial))
     transitions = torch.zeros_like(chain.transition)
     transitions[slots[:, None], slots] = found.expected_transitions.to(transitions)
@@ -151,11 +149,6 @@ def prior_kl(prior: ContextPrior, num_draws: int = 1) -> Float[Tensor, ""]:
     return _pyro_loss(prior.model, prior.guide, num_draws)
 
 
-def weight_log_prior(dynamics: ContextDynamics) -> Float[Tensor, ""]:
-    """Return log p(theta)."""
-    return dynamics.log_prior()
-
-
 def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, scale: ElboScale) -> Elbo:
     """Return the bound of eq. (4) on one minibatch; `.loss.backward()` gives the gradients of prior and dynamics.
 
@@ -165,27 +158,33 @@ def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, sc
     """
     log_lik = step_log_lik(dynamics, batch, None if scale.keep is None else scale.keep.nonzero().squeeze(-1))
     num_copies = scale.num_episodes / len(batch.lengths)
-    draws: list[EvidenceAndCounts] = []
+    chains: list[ContextChain] = []
+    found: list[EvidenceAndCounts] = []
 
     def program() -> ContextChain:
         chain = prior.model()
-        draws.append(expected_log_likelihood(chain, log_lik, batch.lengths, scale))
+        chains.append(chain)
+        found.append(expected_log_likelihood(chain, log_lik, batch.lengths, scale))
         # Summed in float64: the terms differ by orders of magnitude.
-        pyro.factor(_LIKELIHOOD_SITE, num_copies * draws[-1].log_evidence.double().sum())
+        pyro.factor(_LIKELIHOOD_SITE, num_copies * found[-1].log_evidence.double().sum())
         return chain
 
     negative = _pyro_loss(program, prior.guide, scale.num_draws)
-    weight_term = weight_log_prior(dynamics)
-    likelihood = num_copies * torch.stack([draw.log_evidence.detach().double().sum() for draw in draws]).mean()
+    weight_term = dynamics.log_prior()
+    likelihood = num_copies * torch.stack([each.log_evidence.detach().double().sum() for each in found]).mean()
     return Elbo(
         value=weight_term - negative,
         log_likelihood=likelihood,
         prior_kl=negative.detach() + likelihood,
         weight_log_prior=weight_term.detach(),
         num_transitions=scale.num_transitions,
-        expected_initial=num_copies * torch.stack([draw.expected_initial for draw in draws]).mean(0),
-        expected_transitions=num_copies * torch.stack([draw.expected_transitions for draw in draws]).mean(0),
+        draws=[_counted(chain, each, num_copies) for chain, each in zip(chains, found, strict=True)],
     )
+
+
+def _counted(chain: ContextChain, found: EvidenceAndCounts, num_copies: float) -> ChainDraw:
+    drawn = ContextChain(chain.initial.detach(), chain.transition.detach())
+    return ChainDraw(drawn, num_copies * found.expected_initial, num_copies * found.expected_transitions)
 
 
 def _pyro_loss(model: Callable[[], Any], guide: Callable[[], Any], num_draws: int) -> Float[Tensor, ""]:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.errors import ConfigError, FitError
+from mbrl_hdp.errors import ConfigError, DivergenceError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device, seeded
 from mbrl_hdp.inference.episodes import EpisodeTensors
@@ -29,6 +29,7 @@ from mbrl_hdp.types import TaskSpec
 
 # With fewer episodes none is kept aside.
 FEWEST_TO_SPLIT = 20
+_DIVERGED_ADVICE = "check the data for extreme values, or lower fit.learning_rate"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def fit(
     recipe = RECIPES[config.recipe]
     config = recipe.settle(config)
     check_device(device)
-    _check_data(data, warm_start, reset)
+    _check_data(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
     build = _Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe)
     place = resolve_device(device, lambda: has_small_networks((warm_start or build(0)).dynamics))
@@ -112,13 +113,17 @@ def fit(
     job = _Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place))
     runs = _plan_runs(config, recipe, warm_start, reset)
     with FitProgress(len(runs), len(runs) * config.num_steps + config.polish_steps, progress) as bar:
-        results = [
-            _run(
-                (build(number) if warm_start is None else _continued(warm_start, reset, build)).to(place),
-                job, schedule, sub_seed(seed, "run", number), warm_start is None, held_out, bar,
-            )
-            for number, schedule in enumerate(runs)
-        ]  # fmt: skip
+        results, finished, diverged = [], [], []
+        for number, schedule in enumerate(runs):
+            model = (build(number) if warm_start is None else _continued(warm_start, reset, build)).to(place)
+            run_seed = sub_seed(seed, "run", number)
+            try:
+                results.append(_run(model, job, schedule, run_seed, warm_start is None, held_out, bar))
+                finished.append(schedule)
+            except DivergenceError as error:  # the other runs may do better
+                diverged.append(str(error))
+        if not results:
+            raise DivergenceError(f"every run diverged ({diverged[0]}); {_DIVERGED_ADVICE}")
         best = choose([score for _, score, _ in results])
         model = results[best][0]
         polish: dict[str, Any] = {}
@@ -129,7 +134,7 @@ def fit(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
         seed=seed,
-        runs=[_run_entry(runs[i], *result, i == best) for i, result in enumerate(results)],
+        runs=[_run_entry(finished[i], *result, i == best) for i, result in enumerate(results)],
         polish=polish,
         fit_time_s=time.perf_counter() - started,
     )
@@ -146,7 +151,7 @@ def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
     """
     rmse = np.array([score.rmse for score in scores])
     if not np.isfinite(rmse).any():
-        raise FitError("every run diverged; check the data for extreme values, or lower learning_rate")
+        raise DivergenceError(f"every run diverged; {_DIVERGED_ADVICE}")
     finite = [i for i in range(len(scores)) if np.isfinite(rmse[i])]
     sharpest = scores[int(np.nanargmin(rmse))]
     good = [
@@ -160,9 +165,9 @@ def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
     return min(equal, key=lambda i: (scores[i].num_contexts, -scores[i].log_likelihood))
 
 
-def _is_within_chance(lag: Float[np.ndarray, " n"]) -> bool:
-    """Return whether the mean of what a run lags behind by, on the same data, is within two standard errors of none."""
-    return bool(lag.mean() <= 2.0 * lag.std() / np.sqrt(max(len(lag) - 1, 1)))
+def _is_within_chance(difference: Float[np.ndarray, " n"]) -> bool:
+    """Return whether the mean difference to the better run, on the same data, is within two standard errors of zero."""
+    return bool(difference.mean() <= 2.0 * difference.std() / np.sqrt(max(len(difference) - 1, 1)))
 
 
 def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
@@ -170,10 +175,11 @@ def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
     next_obs = data.obs[:, 1:]
     change = (next_obs - data.obs[:, :-1])[data.is_observed]
     spread = np.maximum(change.std(0), 1e-12)
-    error = (model.predict_next(data) - next_obs)[data.is_observed] / spread
+    found = model.analyse(data)
+    error = (found.predicted - next_obs)[data.is_observed] / spread
     num_steps = np.maximum(data.is_observed.sum(-1), 1)
     return HeldOutScore(
-        log_likelihoods=model.log_likelihood(data) / num_steps,
+        log_likelihoods=found.log_likelihood / num_steps,
         squared_errors=np.square(error).mean(-1),
         num_contexts=model.num_contexts,
     )
@@ -206,7 +212,7 @@ class _Builder:
             "max_contexts": max_contexts, "obs_dim": data.obs_dim, "act_dim": data.act_dim, "dt": dt
         }  # fmt: skip
         prior, dynamics, distillation = (
-            self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distiller"), parts, strict=True)
+            self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distillation"), parts, strict=True)
         )
         dynamics = dataclasses.replace(dynamics, config=recipe.settle_dynamics(dynamics.config))
         self.parts = ModelParts(prior, dynamics, distillation)
@@ -232,7 +238,7 @@ def build_model(parts: ModelParts, task: TaskSpec, registry: Registry) -> Contex
         task,
         registry.build_prior(parts.prior.name, task, parts.prior.config),
         registry.build_dynamics(parts.dynamics.name, task, parts.dynamics.config),
-        registry.build_distiller(parts.distillation.name, task, parts.distillation.config),
+        registry.build_distillation(parts.distillation.name, task, parts.distillation.config),
         parts,
     )
 
@@ -250,7 +256,7 @@ def _run(
     report = bar.start_run(schedule.name, job.config.num_steps)
     with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
-        trainer = Trainer(model.prior, model.dynamics, model.distiller, job.data, job.config, schedule, generator)
+        trainer = Trainer(model.prior, model.dynamics, model.distillation, job.data, job.config, schedule, generator)
         trainer.keep = model.is_active.clone()
         length = trainer.run(report, from_scratch, job.aside)
     model.is_active = trainer.keep
@@ -270,7 +276,7 @@ def _polish(model: ContextModel, job: _Job, seed: int, bar: FitProgress) -> RunL
     report = bar.start_run("polish", job.config.polish_steps)
     with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
-        parts = model.prior, model.dynamics, model.distiller
+        parts = model.prior, model.dynamics, model.distillation
         trainer = Trainer(*parts, job.data, job.config, POLISH, generator, job.config.polish_steps)
         trainer.keep = model.is_active.clone()
         length = trainer.run(report, from_scratch=False)
@@ -287,7 +293,7 @@ def _plan_runs(config: FitConfig, recipe: Recipe, warm_start: ContextModel | Non
 
 
 def _continued(model: ContextModel, reset: str | None, build: _Builder) -> ContextModel:
-    """Copy a model to go on from; `reset="chain"` opens every slot again and gives unused heads a fresh start."""
+    """Copy a model to go on from; `reset="chain"` opens every slot again and starts unused heads anew."""
     again = copy.deepcopy(model)
     if reset == "chain":
         if build.recipe.is_prior_reset:
@@ -314,7 +320,7 @@ def _aside(train: Trajectories, held_out: Trajectories, device: torch.device) ->
     return None if held_out is train else EpisodeTensors.of(held_out, device=device)
 
 
-def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str | None) -> None:
+def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str | None, max_contexts: int) -> None:
     if reset not in {None, "chain"}:
         raise ConfigError(f"reset={reset!r} is not known; use reset='chain' or leave it out")
     if reset is not None and warm_start is None:
@@ -322,6 +328,11 @@ def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str 
     num_observed = int(data.is_observed.sum())
     if num_observed < 2:
         raise FitError(f"{num_observed} observed transitions are too few to learn from; at least 2 are needed")
+    if warm_start is None and max_contexts > num_observed:
+        raise FitError(
+            f"max_contexts={max_contexts} is above the number of observed transitions, {num_observed}: a context takes "
+            "many transitions to be learned; set max_contexts=10"
+        )
     changes = np.ptp((data.obs[:, 1:] - data.obs[:, :-1])[data.is_observed], axis=0)
     if not (changes > 0).any():
         raise FitError("no observation ever changes in a way that varies; there is nothing to learn from this data")

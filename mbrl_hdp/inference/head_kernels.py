@@ -12,12 +12,12 @@ mathematics in plain torch, and the tests hold one against the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, no_type_check
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from mbrl_hdp.compiling import compiled
 
 Array = NDArray[Any]
 
@@ -26,45 +26,19 @@ _CHUNK_NUMBERS = 8192  # numbers of one chunk (inputs and outputs): what fits be
 _ZERO = np.float32(0.0)
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first call; keep the machine code on disk where there is a place to write it.
-
-    Sums may be reordered (or none of the reductions would be vectorised); NaN and infinities keep their meaning.
-    """
-    return _compile(function, {})
-
-
-def compiled_inside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a kernel that sums for other kernels: always into its caller.
-
-    A helper that is merely called exists twice, by itself and once more optimised in its caller's machine code. The
-    process that compiles would use the one and those that read the cache the other, and with reordered sums the two
-    differ in the last bit: the same run would not be the same run the second time.
-    """
-    return _compile(function, {"forceinline": True})
-
-
-def _compile(function: Callable[..., Any], extra: dict[str, Any]) -> Callable[..., Any]:
-    options: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy", **extra}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no writable cache directory
-        return numba.njit(**options)(function)
-
-
-@compiled
+@compiled("reordered")
 @no_type_check
 def _padded(size: int) -> int:
     return (size + BLOCK - 1) // BLOCK * BLOCK
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _chunk_rows(num_inputs: int, num_outputs: int) -> int:
     return max(64, _CHUNK_NUMBERS // (num_inputs + num_outputs) // 64 * 64)
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def pad_hidden(weight: Array, bias: Array) -> Array:
     """Copy weights `K H I` and biases `K H` into one `K H I+1`, both sizes rounded up to the block, the rest zero.
@@ -81,7 +55,7 @@ def pad_hidden(weight: Array, bias: Array) -> Array:
     return out
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def pad_output(out_weight: Array) -> Array:
     """Copy output weights `K O H` into `K H O`, both sizes rounded up to the block, the rest zero."""
@@ -94,7 +68,7 @@ def pad_output(out_weight: Array) -> Array:
     return out
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _combine(x: Array, weight: Array, unit: int, out: Array, slot: int, rows: int) -> None:
     """out[slot] = weight[unit] @ x: a hidden unit before its ReLU, or what flows back into it."""
@@ -111,7 +85,7 @@ def _combine(x: Array, weight: Array, unit: int, out: Array, slot: int, rows: in
             out[slot, r] = total
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def forward_chunk(x: Array, weight: Array, by_unit: Array, out_bias: Array, out: Array, pre: Array, rows: int) -> None:
     """Set out = by_unit.T @ relu(weight @ x) + out_bias for one head and one chunk."""
@@ -130,7 +104,7 @@ def forward_chunk(x: Array, weight: Array, by_unit: Array, out_bias: Array, out:
                 out[o, r] = total
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def gaussian_forward(
     inputs: Array,
@@ -178,7 +152,7 @@ def gaussian_forward(
                 log_prob[start + r, k] = offset[k] - np.float32(0.5) * distance[r]
 
 
-@compiled_inside
+@compiled("reordered", is_inlined=True)
 @no_type_check
 def _sum_products(x: Array, left: Array, total: Array, unit: int, rows: int) -> None:
     """total[unit + j] += x @ relu(left[j]) for j = 0, 1: two hidden units share every load of x."""
@@ -199,7 +173,7 @@ def _sum_products(x: Array, left: Array, total: Array, unit: int, rows: int) -> 
         _add_four(total, unit + 1, i, b0, b1, b2, b3)
 
 
-@compiled_inside
+@compiled("reordered", is_inlined=True)
 @no_type_check
 def _sum_gated_products(x: Array, pre: Array, up: Array, total: Array, unit: int, rows: int) -> None:
     """total[unit + j] += x @ (up[j] where pre[j] > 0) for j = 0, 1: the gradient passes where the ReLU was open."""
@@ -221,7 +195,7 @@ def _sum_gated_products(x: Array, pre: Array, up: Array, total: Array, unit: int
         _add_four(total, unit + 1, i, b0, b1, b2, b3)
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _add_four(total: Array, row: int, column: int, t0: float, t1: float, t2: float, t3: float) -> None:
     total[row, column] += t0
@@ -230,7 +204,7 @@ def _add_four(total: Array, row: int, column: int, t0: float, t1: float, t2: flo
     total[row, column + 3] += t3
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _backward_chunk(
     x: Array,
@@ -252,7 +226,7 @@ def _backward_chunk(
         _sum_gated_products(x, pre, up, grad_weight, h, rows)
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def skip_threshold(log_prob: Array, offset: Array, grad: Array, share: float) -> float:
     """Return the contribution below which a (row, context) pair may be skipped.
@@ -271,7 +245,7 @@ def skip_threshold(log_prob: Array, offset: Array, grad: Array, share: float) ->
     return share * total / grad.size
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _active_rows(log_prob: Array, offset: float, grad: Array, head: int, threshold: float, rows: Array) -> int:
     """List the rows whose contribution to `head` counts; pairs with a zero gradient never do."""
@@ -284,7 +258,7 @@ def _active_rows(log_prob: Array, offset: float, grad: Array, head: int, thresho
     return count
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def _load_chunk(
     inputs: Array, residual: Array, grad: Array, inverse_std: Array, head: int, picked: Array, x: Array, error: Array
@@ -300,7 +274,7 @@ def _load_chunk(
             error[o, r] = grad[picked[r], head] * precision * residual[head, o, picked[r]]
 
 
-@compiled_inside
+@compiled("reordered", is_inlined=True)
 @no_type_check
 def _output_gradients(
     residual: Array, error: Array, head: int, picked: Array, grad_bias: Array, grad_precision: Array
@@ -315,7 +289,7 @@ def _output_gradients(
         grad_precision[head, o] += weighted
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def gaussian_backward(
     inputs: Array,
@@ -357,7 +331,7 @@ def gaussian_backward(
     return grad_weight, grad_out, grad_bias, grad_std
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def group_rows(context: Array, num_heads: int) -> tuple[Array, Array]:
     """Sort rows by context: the order and where each context's rows begin (`K+1`); an empty order if one is invalid."""
@@ -376,7 +350,7 @@ def group_rows(context: Array, num_heads: int) -> tuple[Array, Array]:
     return order, starts
 
 
-@compiled
+@compiled("reordered")
 @no_type_check
 def segment_forward(
     inputs: Array,

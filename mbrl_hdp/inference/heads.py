@@ -1,7 +1,7 @@
 """K small ReLU networks as one: all heads on every row, one head per row, or one head per block of rows.
 
 The plain torch version serves every device, dtype, depth, width and gradient. Narrow networks with one hidden layer on
-the CPU take the compiled kernels of `head_kernels.py` where no gradient by the inputs is asked for; both give the same
+the CPU take the compiled kernels of `head_kernels.py` where no gradient by the inputs is needed; both give the same
 numbers.
 """
 
@@ -21,6 +21,11 @@ from torch.utils.checkpoint import checkpoint
 
 from mbrl_hdp.errors import DataError
 
+Inputs = Float[Tensor, "batch I"]
+Targets = Float[Tensor, "batch O"]
+InverseStd = Float[Tensor, "n O"]
+Offset = Float[Tensor, " n"]
+Slots = Int[Tensor, " n"]
 ROWS_PER_CHUNK = 512
 DEFAULT_SKIP_SHARE = 1e-6
 # Inputs plus outputs up to which the kernels win; wider layers are what matrix libraries are made for.
@@ -48,11 +53,11 @@ class ContextHeads(nn.Module):
         self.weights = nn.ParameterList(torch.zeros(max_contexts, width, depth) for depth, width in pairs)
         self.biases = nn.ParameterList(torch.zeros(max_contexts, width) for _, width in pairs)
 
-    def forward(self, inputs: Float[Tensor, "batch I"]) -> Float[Tensor, "batch K O"]:
+    def forward(self, inputs: Inputs) -> Float[Tensor, "batch K O"]:
         """Return the output of every head for every row."""
         return _run_layers(self._layers(), inputs.T.expand(self.max_contexts, -1, -1)).permute(2, 0, 1)
 
-    def own_head(self, inputs: Float[Tensor, "batch I"], context: Int[Tensor, " batch"]) -> Float[Tensor, "batch O"]:
+    def own_head(self, inputs: Inputs, context: Int[Tensor, " batch"]) -> Targets:
         """Run every row through the head of its own context: sort the rows by context, one product a group.
 
         Raises:
@@ -90,12 +95,12 @@ class ContextHeads(nn.Module):
 
     def log_density(
         self,
-        inputs: Float[Tensor, "batch I"],
-        targets: Float[Tensor, "batch O"],
-        inverse_std: Float[Tensor, "n O"],
-        offset: Float[Tensor, " n"],
+        inputs: Inputs,
+        targets: Targets,
+        inverse_std: InverseStd,
+        offset: Offset,
         skip_share: float = DEFAULT_SKIP_SHARE,
-        slots: Int[Tensor, " n"] | None = None,
+        slots: Slots | None = None,
     ) -> Float[Tensor, "batch n"]:
         """Return the Gaussian log density of every head: offset[k] - 1/2 sum_o ((targets - mean_k) inverse_std)^2.
 
@@ -116,12 +121,7 @@ class ContextHeads(nn.Module):
         return self.reference_log_density(inputs, targets, inverse_std, offset, slots)
 
     def reference_log_density(
-        self,
-        inputs: Float[Tensor, "batch I"],
-        targets: Float[Tensor, "batch O"],
-        inverse_std: Float[Tensor, "n O"],
-        offset: Float[Tensor, " n"],
-        slots: Int[Tensor, " n"] | None = None,
+        self, inputs: Inputs, targets: Targets, inverse_std: InverseStd, offset: Offset, slots: Slots | None = None
     ) -> Float[Tensor, "batch n"]:
         """Return `log_density` in plain torch, in chunks whose hidden layers are recomputed in the backward pass."""
         layers = [tensor for layer in self._layers(slots) for tensor in layer]

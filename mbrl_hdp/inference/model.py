@@ -16,17 +16,23 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, apply_keep_mask_full_width, keep_at_least
+from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.dynamics import ContextDynamics
-from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo, step_log_lik
-from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo
 from mbrl_hdp.inference.online import OnlineFilter
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.inference.row_density import compiled_row
-from mbrl_hdp.probability import hmm
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
+
+Obs = Float[Tensor, "B S"]
+Act = Float[Tensor, "B A"]
+State = dict[str, Tensor]
+Rng = torch.Generator | None
+# What mbrl-lib's `Model.sample` returns: next observations, no rewards, no terminations, next state.
+Step = tuple[Obs, None, None, State]
 
 
 @dataclass(frozen=True)
@@ -72,22 +78,22 @@ class ContextModel(mbrl.models.Model):
     """A chain of contexts and one transition model for each (HDP-C-MDP after learning).
 
     The full posterior (max_contexts slots) is always kept: warm starts, novelty and saving use it. What users see
-    (`transition`, `filter`, ...) is the distilled model of width `num_contexts`; `kept` tells which slots these are.
+    (`transition`, `filter`, ...) is the distilled model of width `num_contexts`; `kept` marks which slots these are.
 
     Attributes:
         task: sizes of the problem.
         prior: the prior with its variational distribution.
         dynamics: the transition heads.
-        distiller: the rule that tells which slots to keep.
+        distillation: the rule that decides which slots to keep.
         parts: which plugins these are.
         report: how the model was learned.
     """
 
     def __init__(
-        self, task: TaskSpec, prior: ContextPrior, dynamics: ContextDynamics, distiller: Distiller, parts: ModelParts
+        self, task: TaskSpec, prior: ContextPrior, dynamics: ContextDynamics, distillation: Distiller, parts: ModelParts
     ) -> None:
         super().__init__(torch.device("cpu"))
-        self.task, self.parts, self.distiller = task, parts, distiller
+        self.task, self.parts, self.distillation = task, parts, distillation
         self.prior, self.dynamics = prior, dynamics
         self.report = FitReport()
         self.num_data_episodes: int | None = None
@@ -110,7 +116,7 @@ class ContextModel(mbrl.models.Model):
         """Decide anew which slots to keep and reduce the chain to them (Theorem 1)."""
         with torch.no_grad():
             posterior = self.posterior()
-            self._kept = keep_at_least(posterior, self.distiller.keep(posterior)).to(self.is_active.device)
+            self._kept = keep_at_least(posterior, self.distillation.keep(posterior)).to(self.is_active.device)
             self._chain = apply_keep_mask(posterior, self._kept)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContextModel:
@@ -124,11 +130,6 @@ class ContextModel(mbrl.models.Model):
     def chain(self) -> ContextChain:
         """The distilled chain as tensors, width `num_contexts`."""
         return self._chain
-
-    @property
-    def full_chain(self) -> ContextChain:
-        """The distilled chain at full width (Algorithm 2, policy form): spurious contexts are never entered."""
-        return apply_keep_mask_full_width(self.posterior(), self._kept)
 
     @property
     def slots(self) -> Int[Tensor, " k"]:
@@ -162,44 +163,46 @@ class ContextModel(mbrl.models.Model):
 
     # What it says about data ------------------------------------------------------------------------------------
 
+    def analyse(self, data: Trajectories) -> Analysis:
+        """Return everything that the model says about data; the heads run once for all of it.
+
+        Example:
+            >>> found = model.analyse(data)
+            >>> found.filtered, found.smoothed, found.most_likely, found.log_likelihood, found.predicted
+
+        Raises:
+            DataError: if the data has other widths than the model was learned on.
+        """
+        if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):
+            raise DataError(
+                f"the model was learned on {self.task.obs_dim} observations and {self.task.act_dim} actions a step; "
+                f"this data has {data.obs_dim} and {data.act_dim}"
+            )
+        return Analysis.of(data, self._chain, self.dynamics, self.slots)
+
     def filter(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
         """Return p(context[t] | obs up to t+1, acts up to t); NaN beyond an episode's end."""
-        batch, log_lik = self._log_lik(data)
-        return _padded(hmm.filter_contexts(self._chain, log_lik, batch.lengths).probs, data)
+        return self.analyse(data).filtered
 
     def smooth(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
         """Return p(context[t] | the whole episode); NaN beyond an episode's end."""
-        batch, log_lik = self._log_lik(data)
-        return _padded(hmm.smooth(self._chain, log_lik, batch.lengths).marginals, data)
+        return self.analyse(data).smoothed
 
     def most_likely(self, data: Trajectories) -> Int[np.ndarray, "N T"]:
         """Return the most likely path of contexts (Viterbi); -1 beyond an episode's end."""
-        batch, log_lik = self._log_lik(data)
-        return hmm.viterbi(self._chain, log_lik, batch.lengths).cpu().numpy()
+        return self.analyse(data).most_likely
 
     def log_likelihood(self, data: Trajectories) -> Float[np.ndarray, " N"]:
         """Return log p(episode) of every episode, contexts summed out, in the data's own units."""
-        batch, log_lik = self._log_lik(data)
-        return hmm.filter_contexts(self._chain, log_lik, batch.lengths).log_evidence.double().cpu().numpy()
+        return self.analyse(data).log_likelihood
 
     def predictive_belief(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
         """Return the belief before every step: p(context[t] | obs up to t, acts up to t-1); NaN beyond the end."""
-        filtered = torch.as_tensor(self.filter(data))
-        first = self._chain.initial.to(filtered).expand(len(filtered), 1, -1)
-        return torch.cat([first, filtered[:, :-1] @ self._chain.transition.to(filtered)], dim=1).numpy()
+        return self.analyse(data).predictive_belief
 
     def predict_next(self, data: Trajectories) -> Float[np.ndarray, "N T S"]:
         """Return the expected next observation before every step, averaged over the belief; NaN where none is known."""
-        with torch.no_grad():
-            batch = EpisodeTensors.of(data, device=self.device).batch()
-            obs, act = batch.obs[:, :-1].flatten(0, 1), batch.act.flatten(0, 1)
-            belief = torch.as_tensor(self.predictive_belief(data)).to(obs).flatten(0, 1)
-            mean = torch.zeros_like(obs)
-            for column, slot in enumerate(self.slots.tolist()):
-                context = torch.full((len(obs),), slot, device=obs.device)
-                mean += belief[:, column : column + 1] * self.dynamics.predict(obs, act, context)
-            predicted = mean.view(*batch.act.shape[:2], -1).double().cpu().numpy()
-        return np.where(data.is_observed[..., None], predicted, np.nan)
+        return self.analyse(data).predicted
 
     def predict(
         self,
@@ -223,8 +226,8 @@ class ContextModel(mbrl.models.Model):
         steps = self._tensor(acts)
         if steps.ndim != 3 or len(steps) != len(np.asarray(obs)) or steps.shape[-1] != self.task.act_dim:
             raise DataError(f"acts must be (B, H, {self.task.act_dim}) with B as in obs, got {tuple(steps.shape)}")
-        law = None if belief is None else self._tensor(belief).repeat(num_samples, 1)
-        state = self.reset(start, generator, law)
+        first = None if belief is None else self._tensor(belief).repeat(num_samples, 1)
+        state = self.reset(start, generator, first)
         futures = []
         for step in range(steps.shape[1]):
             next_obs, _, _, state = self.sample(steps[:, step].repeat(num_samples, 1), state, rng=generator)
@@ -248,27 +251,13 @@ class ContextModel(mbrl.models.Model):
         """Return numbers as the model takes them: single precision, on its device."""
         return torch.as_tensor(np.asarray(values), dtype=torch.float32, device=self.device)
 
-    def _log_lik(self, data: Trajectories) -> tuple[EpisodeBatch, Float[Tensor, "N T k"]]:
-        if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):
-            raise DataError(
-                f"the model was learned on {self.task.obs_dim} observations and {self.task.act_dim} actions a step; "
-                f"this data has {data.obs_dim} and {data.act_dim}"
-            )
-        batch = EpisodeTensors.of(data, device=self.device).batch()
-        with torch.no_grad():
-            return batch, step_log_lik(self.dynamics, batch, self.slots)
-
     # mbrl-lib's interface --------------------------------------------------------------------------------------
 
-    def loss(
-        self,
-        model_in: TransitionBatch,
-        target: Tensor | None = None,  # noqa: ARG002 - mbrl-lib passes it
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def loss(self, model_in: TransitionBatch, target: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:  # noqa: ARG002
         """Return the negative ELBO per transition of a batch from mbrl-lib's replay buffer.
 
         Sequences `B T dim` are episodes (or pieces of them); single transitions `B dim` are episodes of one step.
-        `set_data_size` tells how large the whole data set is; until then a batch stands for itself.
+        `set_data_size` sets how large the whole data set is; until then a batch stands for itself.
         """
         batch = self._episodes(model_in)
         num_episodes = self.num_data_episodes or len(batch.lengths)
@@ -278,11 +267,7 @@ class ContextModel(mbrl.models.Model):
         meta = {"log_likelihood": float(bound.log_likelihood), "prior_kl": float(bound.prior_kl)}
         return bound.loss, meta
 
-    def eval_score(
-        self,
-        model_in: TransitionBatch,
-        target: Tensor | None = None,  # noqa: ARG002 - mbrl-lib passes it
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def eval_score(self, model_in: TransitionBatch, target: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:  # noqa: ARG002
         """Return the squared error of the belief's mean prediction, not reduced: `B S` or `B T S`."""
         batch = self._episodes(model_in)
         data = Trajectories(batch.obs.cpu().numpy(), batch.act.cpu().numpy())
@@ -292,7 +277,7 @@ class ContextModel(mbrl.models.Model):
         return (squared if np.ndim(model_in.obs) == 3 else squared[:, 0]), {}
 
     def set_data_size(self, num_episodes: int, num_transitions: int) -> None:
-        """Return how much data there is in all, so that a minibatch is weighted against the prior as it should."""
+        """Set the size of the whole data set, by which a minibatch is weighted against the prior."""
         self.num_data_episodes, self.num_data_transitions = num_episodes, num_transitions
 
     def _episodes(self, batch: TransitionBatch) -> EpisodeBatch:
@@ -304,27 +289,16 @@ class ContextModel(mbrl.models.Model):
         lengths = torch.full((len(obs),), act.shape[1], device=obs.device)
         return EpisodeBatch(torch.cat([obs, next_obs[:, -1:]], 1), act, lengths)
 
-    def reset(
-        self,
-        obs: Float[Tensor, "B S"] | Float[np.ndarray, "B S"],
-        rng: torch.Generator | None = None,
-        belief: Float[Tensor, "B k"] | None = None,
-    ) -> dict[str, Tensor]:
+    def reset(self, obs: Obs | np.ndarray, rng: Rng = None, belief: Float[Tensor, "B k"] | None = None) -> State:
         """Begin imagined trajectories: the first context is drawn from `belief`, else from `initial`.
 
         mbrl-lib's ModelEnv hands over an array, whatever its own annotation says.
         """
         obs = torch.as_tensor(obs, dtype=torch.float32, device=self.device)
-        law = self._chain.initial.expand(len(obs), -1) if belief is None else belief
-        return {"obs": obs, "context": torch.multinomial(law, 1, generator=rng).squeeze(-1)}
+        first = self._chain.initial.expand(len(obs), -1) if belief is None else belief
+        return {"obs": obs, "context": torch.multinomial(first, 1, generator=rng).squeeze(-1)}
 
-    def sample(
-        self,
-        act: Float[Tensor, "B A"],
-        model_state: dict[str, Tensor],
-        deterministic: bool = False,
-        rng: torch.Generator | None = None,
-    ) -> tuple[Float[Tensor, "B S"], None, None, dict[str, Tensor]]:
+    def sample(self, act: Act, model_state: State, deterministic: bool = False, rng: Rng = None) -> Step:
         """Step every imagined trajectory in its own context, then draw the context that acts next."""
         obs, context = model_state["obs"], model_state["context"]
         slot = self.slots[context]
@@ -347,7 +321,3 @@ class ContextModel(mbrl.models.Model):
         from mbrl_hdp.inference.saving import load_parameters
 
         load_parameters(self, Path(load_dir))
-
-
-def _padded(probs: Float[Tensor, "N T k"], data: Trajectories) -> Float[np.ndarray, "N T k"]:
-    return np.where(data.is_step[..., None], probs.double().cpu().numpy(), np.nan)

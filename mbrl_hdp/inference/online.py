@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import no_type_check
 
 import numpy as np
 from jaxtyping import Float
 
+from mbrl_hdp.belief.filter import update_belief
 from mbrl_hdp.errors import DataError
-from mbrl_hdp.inference.head_kernels import compiled
 
 Vector = Float[np.ndarray, " n"]
 
@@ -36,14 +35,12 @@ class OnlineFilter:
         self._transition = np.ascontiguousarray(transition, dtype=np.float64)
         self._log_lik = log_lik
         self._obs: Vector | None = None
-        self.belief = self._initial.copy()
-        self.filtered = self._initial.copy()
+        self.belief, self.filtered = self._initial.copy(), self._initial.copy()
 
     def reset(self, obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
         """Begin an episode at its first observation; return the belief, which is `initial`."""
         self._obs = np.asarray(obs)
-        self.belief = self._initial.copy()
-        self.filtered = self._initial.copy()
+        self.belief, self.filtered = self._initial.copy(), self._initial.copy()
         return self.belief
 
     def update(self, act: Float[np.ndarray, " A"], next_obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
@@ -56,24 +53,6 @@ class OnlineFilter:
             raise DataError("call reset(obs) with the episode's first observation before update(act, next_obs)")
         next_obs = np.asarray(next_obs)
         log_lik = self._log_lik(self._obs, np.asarray(act), next_obs)
-        self.filtered, self.belief = _move(self.belief, log_lik, self._transition)
+        self.filtered, self.belief = update_belief(self.belief, log_lik, self._transition)
         self._obs = next_obs
         return self.belief
-
-
-@compiled
-@no_type_check
-def _move(belief: Vector, log_lik: Vector, transition: Vector) -> tuple[Vector, Vector]:
-    """Return the filtered distribution, normalise(belief * likelihood), and the next belief, filtered @ transition."""
-    filtered = belief.copy()
-    peak = log_lik.max()
-    if np.isfinite(peak):
-        weight = belief * np.exp(log_lik - peak)
-        total = weight.sum()
-        if total > 0.0:
-            filtered = weight / total
-    following = np.zeros_like(filtered)
-    for before in range(len(filtered)):
-        for after in range(len(filtered)):
-            following[after] += filtered[before] * transition[before, after]
-    return filtered, following

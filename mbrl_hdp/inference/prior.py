@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from pyro import poutine
 from torch import Tensor, nn
 
@@ -29,8 +30,7 @@ class ContextPrior(nn.Module, ABC):
                 rows = pyro.sample("rows", dist.Dirichlet(ones.expand(self.max_contexts, -1)).to_event(1))
                 return ContextChain(initial, rows)
 
-    A faster prior also offers `natural_step` (see `NaturalPrior`), `start_from` (see `StartablePrior`) and
-    `permute_slots` (see `PermutablePrior`).
+    A faster prior also offers `natural_step` (see `NaturalPrior`) and `start_from` (see `StartablePrior`).
     Variational parameters are ordinary `nn.Parameter`s of the module, never `pyro.param`: two models in one process
     must not share a store.
 
@@ -84,19 +84,37 @@ class ContextPrior(nn.Module, ABC):
         return None
 
 
+class ChainDraw(NamedTuple):
+    """A draw of the chain from q, with what the data says about it.
+
+    The derivative of the log-likelihood by an entry of the chain is its expected count over the entry.
+
+    Attributes:
+        chain: the draw.
+        expected_initial: expected number of episodes that begin in each context under it, over the whole data set.
+        expected_transitions: expected number of moves from context j to context k, likewise.
+    """
+
+    chain: ContextChain
+    expected_initial: Float[Tensor, " K"]
+    expected_transitions: Float[Tensor, "K K"]
+
+
 @runtime_checkable
 class NaturalPrior(Protocol):
-    """A prior whose row posterior has a closed-form natural-gradient step."""
+    """A prior that knows the natural gradient of the bound for its row posterior."""
 
-    def natural_step(
-        self, expected_initial: Float[Tensor, " K"], expected_transitions: Float[Tensor, "K K"], step: float
-    ) -> None:
-        """Move the row posterior: c <- (1 - step) c + step (prior + counts).
+    def natural_step(self, draws: Sequence[ChainDraw], step: float, centre: ChainDraw | None = None) -> None:
+        """Move the row posterior along the natural gradient of E_q[log p(obs | chain)] - KL(q || p), eq. (4).
+
+        The gradient is to be estimated without bias from the draws; `check_prior` tests that such steps lead to the
+        maximum of this bound.
 
         Args:
-            expected_initial: expected number of episodes that begin in each context, over the whole data set.
-            expected_transitions: expected number of moves from context j to context k, over the whole data set.
-            step: step size in (0, 1]; 1 jumps to the coordinate optimum.
+            draws: draws of the chain from q as it is now, with the expected counts under each.
+            step: step size in (0, 1].
+            centre: the mean chain of q with the expected counts under it, where it is known: a control variate, which
+                may be ignored.
         """
 
 
@@ -106,11 +124,3 @@ class StartablePrior(Protocol):
 
     def start_from(self, chain: ContextChain, strength: float) -> None:
         """Centre the row posterior on `chain` with `strength` pseudo-counts a row."""
-
-
-@runtime_checkable
-class PermutablePrior(Protocol):
-    """A prior whose variational distribution can follow a relabelling of the contexts."""
-
-    def permute_slots(self, order: Int[Tensor, " K"]) -> None:
-        """Reorder the contexts: the new slot k is the old slot order[k]."""

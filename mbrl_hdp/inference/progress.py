@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,17 +16,14 @@ class FitProgress:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal))
         self._task = self._bar.add_task("fit", total=num_steps)
-        self._num_runs, self._run = num_runs, 0
-        self._planned = 0
+        self._num_runs, self._run, self._planned = num_runs, 0, 0
         self._words = "fit"
 
     def __enter__(self) -> FitProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     @property

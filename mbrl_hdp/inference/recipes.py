@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.inference.reduction import ChainReduction, censored_chain, close_paths
+from mbrl_hdp.inference.reduction import ChainReduction, close_paths
 from mbrl_hdp.inference.schedule import LITERAL, REFIT, FitConfig, Schedule
+from mbrl_hdp.probability.markov import distilled_chain
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained, piece by piece.
+    """How a model is trained, piece by piece; the defaults are those of `robust`.
 
     Attributes:
         name: word in the configuration.
@@ -38,16 +39,16 @@ class Recipe:
     """
 
     name: str
-    is_normalised: bool
-    is_loss_per_transition: bool
-    has_natural_steps: bool
-    has_sticky_start: bool
-    top_learning_rate: float
-    reduce: ChainReduction
-    is_distilled_for_good: bool
-    is_prior_reset: bool
-    is_polished: bool
-    refit: Schedule
+    is_normalised: bool = True
+    is_loss_per_transition: bool = True
+    has_natural_steps: bool = True
+    has_sticky_start: bool = True
+    top_learning_rate: float = 5e-2
+    reduce: ChainReduction = close_paths
+    is_distilled_for_good: bool = True
+    is_prior_reset: bool = False
+    is_polished: bool = True
+    refit: Schedule = field(default_factory=lambda: REFIT)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     dynamics: Mapping[str, Any] = field(default_factory=dict)
 
@@ -77,19 +78,7 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe(
-            "robust",
-            is_normalised=True,
-            is_loss_per_transition=True,
-            has_natural_steps=True,
-            has_sticky_start=True,
-            top_learning_rate=5e-2,
-            reduce=close_paths,
-            is_distilled_for_good=True,
-            is_prior_reset=False,
-            is_polished=True,
-            refit=REFIT,
-        ),
+        Recipe("robust"),
         Recipe(
             "literal",
             is_normalised=False,
@@ -97,7 +86,7 @@ RECIPES = {
             has_natural_steps=False,
             has_sticky_start=False,
             top_learning_rate=1e-2,
-            reduce=censored_chain,
+            reduce=distilled_chain,
             is_distilled_for_good=False,
             is_prior_reset=True,
             is_polished=False,

@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.manifest import MANIFEST
+from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, did_you_mean
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.types import TaskSpec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _NUMBERS, _WORDS = "model.safetensors", "model.json"
-_KINDS = {"prior": "prior", "dynamics": "dynamics", "distillation": "distiller"}
+_KINDS = ("prior", "dynamics", "distillation")
 
 
 def save_model(model: ContextModel, folder: Path) -> None:
     """Write a model to a folder, which is made if it is not there; an interrupted write leaves the old files whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    (folder / MANIFEST).unlink(missing_ok=True)  # it would belong to the model that is replaced
     words = {
         "schema_version": SCHEMA_VERSION,
         "task": dataclasses.asdict(model.task),
@@ -40,8 +40,7 @@ def save_model(model: ContextModel, folder: Path) -> None:
         },
         "report": dataclasses.asdict(model.report),
     }
-    with atomic_path(folder / _NUMBERS) as path:
-        save_file(tensors, path, metadata={"words": json.dumps(words)})
+    write_tensors(folder / _NUMBERS, model.state_dict(), words)
     with atomic_path(folder / _WORDS) as path:
         path.write_text(json.dumps(words, indent=2))
 
@@ -66,8 +65,7 @@ def load(folder: str | Path, registry: Registry | None = None, device: str = "cp
     words, tensors = _read(folder / _NUMBERS)
     registry = registry or load_registry()
     try:
-        sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in words["task"].items()}
-        task = TaskSpec(**sizes)
+        task = TaskSpec(**words["task"])
         parts = ModelParts(**{kind: _part(kind, words["parts"][kind], registry) for kind in _KINDS})
         report = FitReport(**words["report"])
     except (KeyError, TypeError) as error:
@@ -103,13 +101,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             f"no model in {path.parent}: there is no {path.name}; give the folder that `mbrl-hdp fit ... out=DIR` or "
             "model.save(DIR) wrote"
         )
-    try:
-        with safe_open(path, framework="pt") as file:
-            words = json.loads((file.metadata() or {}).get("words", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}; save the model again") from error
-    version = words.get("schema_version") if isinstance(words, dict) else None
+    tensors, words = read_tensors(path)
+    version = words.get("schema_version")
     if version != SCHEMA_VERSION:
         raise CheckpointError(
             f"{path} has schema_version {version!r}, this program reads {SCHEMA_VERSION}: "
@@ -119,7 +112,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
-    plugin = registry.get(_KINDS[kind], words["name"])
+    plugin = registry.get(kind, words["name"])
     known = {field.name for field in dataclasses.fields(plugin.spec.config)}
     for key in words["config"]:
         if key not in known:
@@ -130,11 +123,3 @@ def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
 def _plain(config: Any) -> dict[str, Any]:
     """Return a plugin's settings as plain words; the option name that Hydra adds is left out."""
     return {key: value for key, value in dataclasses.asdict(config).items() if key != "name"}
-
-
-def is_finite(model: ContextModel) -> bool:
-    """Return whether every number of a model is finite."""
-    return all(bool(torch.isfinite(t).all()) for t in model.state_dict().values() if t.is_floating_point())
-
-
-load_model = load

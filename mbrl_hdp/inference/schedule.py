@@ -1,9 +1,9 @@
-"""How a model is trained: budget, learning rates and the order in which things are let go.
+"""How a model is trained: budget, learning rates and the order in which its parts begin to move.
 
 What else a recipe is made of stands in `recipes.py`. The robust one holds a sticky chain while the heads part, and only
 then lets the chain and the distillation move. Where contexts differ little, the head that first learns what they share
 takes all data and the others starve; so `pooled` lets one head learn that and starts all of them from there. Where they
-differ strongly, tempering the likelihood is best. Data does not tell which to use, so restarts take turns.
+differ strongly, tempering the likelihood is best. Which one suits cannot be seen from the data, so restarts take turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Schedule:
     temper_until: float = setting(0.4, "fraction of the run at which the power reaches 1", at_least=0.0, at_most=1.0)
     freeze_until: float = setting(0.3, "hold the sticky chain until here", at_least=0.0, at_most=1.0)
     distil_from: float = setting(0.5, "mask spurious contexts from here on", at_least=0.0, at_most=1.0)
-    keep_two_until: float = setting(0.9, "mask down to two contexts at most until here", at_least=0.0, at_most=1.0)
+    keep_two_until: float = setting(0.9, "until here, never mask below two contexts", at_least=0.0, at_most=1.0)
     decay_from: float = setting(
         0.7, "let the learning rate fall linearly to a tenth from here on", at_least=0.0, at_most=1.0
     )
@@ -51,9 +51,9 @@ class Schedule:
         return self.rate_factor * (1.0 - 0.9 * (progress - self.decay_from) / (1.0 - self.decay_from))
 
     def last_event(self) -> float:
-        """Return the fraction of the run after which nothing is let go any more; learning rates may still fall.
+        """Return the fraction of the run after which only the learning rates still change.
 
-        What is set to the end of the run never happens in it and does not count.
+        Events at fraction 1 never happen in a run and do not count.
         """
         events = [0.0, self.pool_until, self.freeze_until]
         if self.temper_from < 1.0:
@@ -89,7 +89,7 @@ class FitConfig:
     top_learning_rate: float | None = setting(
         None, "learning rate of the shared weights; null means the recipe's: .05, literal .01", above=0.0
     )
-    natural_step: float = setting(0.05, "step of the natural gradient of the chain", above=0.0, at_most=1.0)
+    natural_step: float = setting(0.05, "step size of the natural gradient of the chain", above=0.0, at_most=1.0)
     stay: float = setting(0.8, "diagonal of the chain that training starts from", at_least=0.0, at_most=1.0)
     start_strength: float = setting(1000.0, "pseudo-counts a row behind that chain", above=0.0)
     num_restarts: int = setting(3, "runs of which the best on held-out data is taken", at_least=1)

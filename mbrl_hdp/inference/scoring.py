@@ -67,7 +67,7 @@ def transition_error(
 
 
 def switch_delays(labels: Int[np.ndarray, "N T"], truth: Int[np.ndarray, "N T"]) -> Int[np.ndarray, " switches"]:
-    """Give, for every true switch, the steps until the label is right; a missed one counts its whole dwell.
+    """Return, for every true switch, the steps until the label is right; a missed one counts its whole dwell.
 
     Args:
         labels: arg max of the filter, already in the true contexts' numbering; -1 beyond an episode's end.

@@ -11,10 +11,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
+from mbrl_hdp.errors import DivergenceError
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import Elbo, ElboScale, EpisodeBatch, elbo, expected_log_likelihood, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
-from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
+from mbrl_hdp.inference.prior import ChainDraw, ContextPrior, NaturalPrior, StartablePrior
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.schedule import FitConfig, Schedule
 from mbrl_hdp.inference.stopping import EarlyStop
@@ -22,6 +23,8 @@ from mbrl_hdp.probability.hmm import filter_contexts
 from mbrl_hdp.types import ContextChain, ContextPosterior
 
 Report = Callable[[int, float, int], None]
+# A copy of everything that training changes, but for the optimiser: parameters and kept contexts.
+TrainingState = tuple[list[Tensor], Bool[Tensor, " K"]]
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,6 @@ class RunLength:
     is_stopped: bool
 
 
-@dataclass(frozen=True)
-class TrainingState:
-    """A copy of everything that training changes, but for the optimiser."""
-
-    values: list[Tensor]
-    keep: Bool[Tensor, " K"]
-
-
 class Trainer:
     """Trains a prior and a transition model together on one data set."""
 
@@ -52,14 +47,14 @@ class Trainer:
         self,
         prior: ContextPrior,
         dynamics: ContextDynamics,
-        distiller: Distiller,
+        distillation: Distiller,
         data: EpisodeTensors,
         config: FitConfig,
         schedule: Schedule,
         generator: torch.Generator,
         num_steps: int | None = None,
     ) -> None:
-        self.prior, self.dynamics, self.distiller = prior, dynamics, distiller
+        self.prior, self.dynamics, self.distillation = prior, dynamics, distillation
         self.data, self.config, self.schedule = data, config, schedule
         self.recipe = RECIPES[config.recipe]
         self.generator = generator
@@ -85,10 +80,13 @@ class Trainer:
         """Take all steps, or fewer where the settings have patience; `report(step, loss, num_kept)` after each.
 
         Args:
-            report: told about every step.
+            report: called after every step.
             from_scratch: start the chain where the recipe does, the heads together where the schedule says so; False
                 goes on from where prior and heads are.
             held_out: other episodes for early stopping to look at; the bound on the run's own by default.
+
+        Raises:
+            DivergenceError: in the step in which the loss or a gradient is not finite.
         """
         if from_scratch and self.recipe.has_sticky_start and isinstance(self.prior, StartablePrior):
             self.prior.start_from(self.start_chain, self.config.start_strength)
@@ -96,7 +94,10 @@ class Trainer:
         num_pooled = math.floor(self.schedule.pool_until * self.num_steps) if from_scratch else 0
         num_steps, is_over = 0, False
         while num_steps < self.num_steps and not is_over:
-            loss = self._pool_step() if num_steps < num_pooled else self._step(num_steps / self.num_steps)
+            try:
+                loss = self._pool_step() if num_steps < num_pooled else self._step(num_steps / self.num_steps)
+            except DivergenceError as error:
+                raise DivergenceError(f"{error} in gradient step {num_steps} of run {self.schedule.name!r}") from error
             if num_steps == num_pooled - 1:
                 self._part()
             if report:
@@ -114,13 +115,13 @@ class Trainer:
         return EarlyStop(config.patience, config.tolerance, config.check_every, first, self._state, measure)
 
     def _state(self) -> TrainingState:
-        return TrainingState([value.detach().clone() for value in self._values()], self.keep.clone())
+        return [value.detach().clone() for value in self._values()], self.keep.clone()
 
     def _restore(self, state: TrainingState) -> None:
+        values, self.keep = state
         with torch.no_grad():
-            for value, saved in zip(self._values(), state.values, strict=True):
+            for value, saved in zip(self._values(), values, strict=True):
                 value.copy_(saved)
-        self.keep = state.keep
 
     def _values(self) -> list[Tensor]:
         return [*self.prior.parameters(), *self.dynamics.parameters()]
@@ -165,15 +166,23 @@ class Trainer:
         self._descend(loss)
         prior = self._natural_prior()
         if bound is not None and prior is not None:
-            prior.natural_step(bound.expected_initial, bound.expected_transitions, self.config.natural_step)
+            prior.natural_step(bound.draws, self.config.natural_step)
         return float(loss.detach())
 
     def _descend(self, loss: Float[Tensor, ""]) -> None:
+        """Take one step.
+
+        Raises:
+            DivergenceError: if the loss or a gradient is not finite; nothing is changed then.
+        """
+        if not bool(loss.isfinite()):
+            raise DivergenceError(f"the model's loss is {float(loss.detach())}")
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_value_(
-            [p for group in self.optimiser.param_groups for p in group["params"]], self.config.clip
-        )
+        parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
+        if not all(bool(p.grad.isfinite().all()) for p in parameters if p.grad is not None):
+            raise DivergenceError("a gradient of the model is not finite")
+        torch.nn.utils.clip_grad_value_(parameters, self.config.clip)
         self.optimiser.step()
 
     def _pool_step(self) -> float:
@@ -206,27 +215,33 @@ class Trainer:
         copies = scale.num_episodes / len(batch.lengths)
         return -(copies * evidence + self.dynamics.log_prior()) / scale.num_transitions
 
-    def settle_chain(self, num_rounds: int = 5) -> None:
+    def settle_chain(self, num_jumps: int = 5, num_rounds: int = 15) -> None:
         """Bring the chain to its optimum for the heads as they are, on all data; only where the prior can.
 
-        Minibatches leave the chain scattered around it.
+        Minibatches leave the chain scattered around it. After `num_jumps` full steps, falling ones average over draws.
         """
         if not isinstance(self.prior, NaturalPrior):
             return
         slots = self.keep.nonzero().squeeze(-1)
-        scale = ElboScale(len(self.data), self.data.num_transitions, keep=self.keep)
         with torch.no_grad():
             log_lik = step_log_lik(self.dynamics, self.data.batch(), slots)
-            for _ in range(num_rounds):
-                found = expected_log_likelihood(self.prior.mean_chain(), log_lik, self.data.lengths, scale)
-                self.prior.natural_step(found.expected_initial, found.expected_transitions, 1.0)
+            for number in range(num_rounds):
+                draw, centre = (
+                    self._counted(chain, log_lik) for chain in (self.prior.sample_chain(), self.prior.mean_chain())
+                )
+                self.prior.natural_step([draw], 1.0 / max(1, number - num_jumps + 2), centre)
+
+    def _counted(self, chain: ContextChain, log_lik: Float[Tensor, "N T n"]) -> ChainDraw:
+        scale = ElboScale(len(self.data), self.data.num_transitions, keep=self.keep)
+        found = expected_log_likelihood(chain, log_lik, self.data.lengths, scale)
+        return ChainDraw(chain, found.expected_initial, found.expected_transitions)
 
     def _mask(self, progress: float) -> None:
         if not self.recipe.is_distilled_for_good:
             self.keep = torch.ones_like(self.keep)
         posterior = self.posterior(is_training=True)
         minimum = 2 if progress < self.schedule.keep_two_until else 1
-        self.keep = keep_at_least(posterior, self.distiller.keep(posterior), minimum).to(self.keep.device)
+        self.keep = keep_at_least(posterior, self.distillation.keep(posterior), minimum).to(self.keep.device)
 
     def _mask_or_none(self) -> Bool[Tensor, " K"] | None:
         return None if bool(self.keep.all()) else self.keep
@@ -246,5 +261,5 @@ def sticky_chain(max_contexts: int, stay: float, device: torch.device | str = "c
 
 
 def _top_parameters(prior: ContextPrior) -> list[torch.nn.Parameter]:
-    give = getattr(prior, "top_parameters", None)
-    return list(give()) if callable(give) else []
+    parameters = getattr(prior, "top_parameters", None)
+    return list(parameters()) if callable(parameters) else []

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from mbrl_hdp.probability.scaling import LARGEST, SMALLEST, Derivatives, Forward
+from mbrl_hdp.probability.scaling import (
+    LARGEST,
+    SMALLEST,
+    Derivatives,
+    Forward,
+    Initial,
+    Lengths,
+    Lik,
+    Offset,
+    Transition,
+    Weights,
+)
 
 
-def forward_pass(
-    initial: Float[Tensor, " K"],
-    transition: Float[Tensor, "K K"],
-    lik: Float[Tensor, "T K B"],
-    offset: Float[Tensor, " B"],
-    lengths: Int[Tensor, " B"],
-) -> Forward:
+def forward_pass(initial: Initial, transition: Transition, lik: Lik, offset: Offset, lengths: Lengths) -> Forward:
     """Filter: predict by the chain, weigh by the likelihood, normalise, at every step.
 
     Args:
@@ -46,11 +49,7 @@ def forward_pass(
 
 
 def backward_pass(
-    transition: Float[Tensor, "K K"],
-    forward: Forward,
-    lengths: Int[Tensor, " B"],
-    weights: Float[Tensor, " B"],
-    dtype: torch.dtype,
+    transition: Transition, forward: Forward, lengths: Lengths, weights: Weights, dtype: torch.dtype
 ) -> Derivatives:
     """Smooth; sequences of length 0 contribute nothing. The marginals come in `dtype`."""
     marginals = forward.probs.clone()

@@ -83,20 +83,3 @@ def exact_derivatives(
         pairs = messages.forward[:, t, :, None] + seen[:, t + 1, None, :]
         by_transition += torch.einsum("b,bjk->jk", weights, pairs.exp().clamp(max=LARGEST))
     return Derivatives(marginals, by_initial, by_transition)
-
-
-def exact_pairs(
-    initial: Float[Tensor, " K"],
-    transition: Float[Tensor, "K K"],
-    log_lik: Float[Tensor, "B T K"],
-    lengths: Int[Tensor, " B"],
-) -> Float[Tensor, "B T-1 K K"]:
-    """Return p(z_t = j, z_{t+1} = k | observations); zero beyond a sequence's length and for impossible sequences."""
-    messages = log_messages(initial, transition, log_lik, lengths)
-    is_possible = messages.log_evidence != -torch.inf
-    log_evidence = torch.where(is_possible, messages.log_evidence, 0.0)[:, None, None, None]
-    steps = torch.arange(1, log_lik.shape[1], device=log_lik.device)
-    is_inside = ((steps < lengths[:, None]) & is_possible[:, None])[..., None, None]
-    seen = (log_lik + messages.backward)[:, 1:, None, :]
-    log_pairs = messages.forward[:, :-1, :, None] + transition.log() + seen - log_evidence
-    return torch.where(is_inside, log_pairs.exp(), 0.0)

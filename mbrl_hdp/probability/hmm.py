@@ -19,7 +19,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mbrl_hdp.probability.exact import exact_pairs
 from mbrl_hdp.probability.passes import MessagePass, message_inputs
 from mbrl_hdp.types import ContextChain
 
@@ -114,14 +113,6 @@ def filter_contexts(
     forward = MessagePass(message_inputs(chain, log_lik, lengths)).forward
     probs = forward.probs.permute(2, 0, 1).to(log_lik.dtype, memory_format=torch.contiguous_format)
     return Filtered(probs, forward.log_evidence.to(log_lik.dtype))
-
-
-def pair_marginals(
-    chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
-) -> Float[Tensor, "B T-1 K K"]:
-    """Return p(z_t = j, z_{t+1} = k | all observations) at every step; for small problems (memory B*T*K*K)."""
-    initial, transition, _, lengths = message_inputs(chain, log_lik, lengths)
-    return exact_pairs(initial, transition, log_lik.detach().double(), lengths).to(log_lik.dtype)
 
 
 @torch.no_grad()

@@ -7,37 +7,27 @@ arguments of their namesakes in `batched`, and agree with them to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, no_type_check
+from typing import no_type_check
 
-import numba
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from mbrl_hdp.probability.scaling import LARGEST, SMALLEST, Derivatives, Forward
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first call; keep the machine code on disk where there is a place to write it.
-
-    Products and sums may be fused, nothing is reordered: the loops count on their order near the float range's end.
-    """
-    options: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no writable cache directory
-        return numba.njit(**options)(function)
+from mbrl_hdp.compiling import compiled
+from mbrl_hdp.probability.scaling import (
+    LARGEST,
+    SMALLEST,
+    Derivatives,
+    Forward,
+    Initial,
+    Lengths,
+    Lik,
+    Offset,
+    Transition,
+    Weights,
+)
 
 
-def forward_pass(
-    initial: Float[Tensor, " K"],
-    transition: Float[Tensor, "K K"],
-    lik: Float[Tensor, "T K B"],
-    offset: Float[Tensor, " B"],
-    lengths: Int[Tensor, " B"],
-) -> Forward:
+def forward_pass(initial: Initial, transition: Transition, lik: Lik, offset: Offset, lengths: Lengths) -> Forward:
     """Filter; see `batched.forward_pass`."""
     num_steps, _, batch = lik.shape
     probs = torch.empty_like(lik)
@@ -50,11 +40,7 @@ def forward_pass(
 
 
 def backward_pass(
-    transition: Float[Tensor, "K K"],
-    forward: Forward,
-    lengths: Int[Tensor, " B"],
-    weights: Float[Tensor, " B"],
-    dtype: torch.dtype,
+    transition: Transition, forward: Forward, lengths: Lengths, weights: Weights, dtype: torch.dtype
 ) -> Derivatives:
     """Smooth; see `batched.backward_pass`."""
     num_steps, num_contexts, batch = forward.probs.shape
@@ -68,7 +54,7 @@ def backward_pass(
     return Derivatives(marginals, by_initial, by_transition)
 
 
-@compiled
+@compiled()
 @no_type_check
 def _forward_loops(initial, columns, can_enter, lik, lengths, probs, scale, lowest):
     num_steps, num_contexts, batch = lik.shape
@@ -89,14 +75,14 @@ def _forward_loops(initial, columns, can_enter, lik, lengths, probs, scale, lowe
             _scale(probs[t, k], total)
 
 
-@compiled
+@compiled()
 @no_type_check
 def _fill(row, value):
     for b in range(len(row)):
         row[b] = value
 
 
-@compiled
+@compiled()
 @no_type_check
 def _lower(low, row):
     for b in range(len(low)):
@@ -104,7 +90,7 @@ def _lower(low, row):
         low[b] = low[b] if low[b] <= row[b] else row[b]
 
 
-@compiled
+@compiled()
 @no_type_check
 def _weigh(row, lik, total):
     for b in range(len(row)):
@@ -112,7 +98,7 @@ def _weigh(row, lik, total):
         total[b] += row[b]
 
 
-@compiled
+@compiled()
 @no_type_check
 def _close_step(t, lengths, low, total, scale, lowest):
     """Record the normaliser and the smallest prediction; turn the totals into factors."""
@@ -126,14 +112,14 @@ def _close_step(t, lengths, low, total, scale, lowest):
         total[b] = 0.0 if total[b] == 0.0 else 1.0 / total[b]
 
 
-@compiled
+@compiled()
 @no_type_check
 def _scale(row, factors):
     for b in range(len(row)):
         row[b] *= factors[b]
 
 
-@compiled
+@compiled()
 @no_type_check
 def _backward_loops(transition, lik, probs, scale, lengths, weights, marginals, by_initial, by_transition, largest):
     num_steps, num_contexts, batch = lik.shape
@@ -161,14 +147,14 @@ def _backward_loops(transition, lik, probs, scale, lengths, weights, marginals, 
             by_initial[k] += ratio[k, b] if num_steps > 0 else 0.0
 
 
-@compiled
+@compiled()
 @no_type_check
 def _add(row, values):
     for b in range(len(row)):
         row[b] += values[b]
 
 
-@compiled
+@compiled()
 @no_type_check
 def _combine(probs, lik, backward, inverse, marginal, ratio, largest):
     for b in range(len(probs)):
@@ -178,7 +164,7 @@ def _combine(probs, lik, backward, inverse, marginal, ratio, largest):
         ratio[b] = largest if value > largest else value
 
 
-@compiled
+@compiled()
 @no_type_check
 def _store(marginals, t, marginal):
     """Leave the layout of the passes: marginals[b, t, k] = marginal[k, b]."""
@@ -188,7 +174,7 @@ def _store(marginals, t, marginal):
             row[k] = marginal[k, b]
 
 
-@compiled
+@compiled()
 @no_type_check
 def _restart(backward, t, lengths):
     for b in range(len(backward)):

@@ -3,8 +3,8 @@
 Everything rests on eliminating one context at a time (Grassmann, Taksar and Heyman): the paths through it are handed
 to its neighbours in proportion to where it leads. No step subtracts, so every entry comes out with full relative
 precision even when the chain is nearly reducible and `I - R22` of Theorem 1 nearly singular. Float64 inside, results
-in the input's dtype, no gradient. Rows that do not sum to one (masked contexts) are normalised first; an empty row
-stays where it is.
+in the input's dtype; the reductions are differentiable, the stationary distribution is not. Rows that do not sum to one
+(masked contexts) are normalised first; an empty row stays where it is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
+
+from mbrl_hdp.types import ContextChain
 
 Matrix = NDArray[np.float64]
 _TINY = np.finfo(np.float64).tiny  # products of many tiny entries may underflow; nothing is divided by zero
@@ -32,20 +34,21 @@ def stationary(transition: Float[Tensor, "K K"], start: Float[Tensor, " K"] | No
         >>> stationary(torch.tensor([[0.9, 0.1], [0.3, 0.7]]))
         tensor([0.7500, 0.2500])
     """
-    matrix = _stochastic(transition)
+    stochastic = _stochastic(transition.detach())
+    matrix = _numpy(stochastic)
     size = len(matrix)
     begin = np.full(size, 1.0 / size) if start is None else _numpy(start) / _numpy(start).sum()
     classes = _closed_classes(matrix)
     is_recurrent = np.zeros(size, dtype=bool)
     for members in classes:
         is_recurrent[members] = True
-    # Where the transient part of the start ends: its first recurrent context.
-    entered = begin[is_recurrent] + begin[~is_recurrent] @ _exits(matrix, is_recurrent)
-    arrival = np.zeros(size)
-    arrival[is_recurrent] = entered
+    arrival = np.where(is_recurrent, begin, 0.0)
+    if not is_recurrent.all():  # the transient part of the start ends in its first recurrent context
+        exits = _censored(stochastic, torch.from_numpy(is_recurrent))[1]
+        arrival[is_recurrent] += begin[~is_recurrent] @ _numpy(exits)
     shares = np.zeros(size)
     for members in classes:
-        shares[members] = arrival[members].sum() * _irreducible_law(matrix[np.ix_(members, members)])
+        shares[members] = arrival[members].sum() * _irreducible_shares(matrix[np.ix_(members, members)])
     return torch.from_numpy(shares / shares.sum()).to(transition)
 
 
@@ -60,7 +63,7 @@ def distilled_transition(transition: Float[Tensor, "K K"], keep: Bool[Tensor, " 
     a kept context with no other move left stays where it is.
     """
     kept = _checked_keep(transition, keep)
-    return torch.from_numpy(_censored(_refuse_dead_ends(_stochastic(transition), kept), kept)[0]).to(transition)
+    return _censored(_refuse_dead_ends(_stochastic(transition), kept), kept)[0].to(transition)
 
 
 def distilled_policy_transition(transition: Float[Tensor, "K K"], keep: Bool[Tensor, " K"]) -> Float[Tensor, "K K"]:
@@ -73,10 +76,10 @@ def distilled_policy_transition(transition: Float[Tensor, "K K"], keep: Bool[Ten
     kept = _checked_keep(transition, keep)
     matrix = _refuse_dead_ends(_stochastic(transition), kept)
     reduced, exits = _censored(matrix, kept)
-    full = np.zeros_like(matrix)
-    full[np.ix_(kept, kept)] = reduced
-    full[np.ix_(~kept, kept)] = exits
-    return torch.from_numpy(full).to(transition)
+    order = torch.cat([kept.nonzero(), (~kept).nonzero()]).squeeze(-1)
+    full = torch.zeros_like(matrix)
+    full[order[:, None], kept.nonzero().squeeze(-1)] = torch.cat([reduced, exits])
+    return full.to(transition)
 
 
 def distilled_initial(initial: Float[Tensor, " K"], keep: Bool[Tensor, " K"]) -> Float[Tensor, " k"]:
@@ -92,25 +95,28 @@ def distilled_policy_initial(initial: Float[Tensor, " K"], keep: Bool[Tensor, " 
     return kept / total if total > 0 else mask / mask.sum()
 
 
+def distilled_chain(chain: ContextChain, keep: Bool[Tensor, " K"]) -> ContextChain:
+    """Reduce a chain to the kept contexts (Theorem 1): `distilled_initial` and `distilled_transition`."""
+    return ContextChain(distilled_initial(chain.initial, keep), distilled_transition(chain.transition, keep))
+
+
 def _numpy(values: Tensor) -> Matrix:
     array: Matrix = values.detach().to("cpu", torch.float64).numpy()
     return array
 
 
-def _stochastic(transition: Float[Tensor, "K K"]) -> Matrix:
-    """Normalise the rows; an empty one becomes a self-transition."""
-    matrix = _numpy(transition).copy()
-    if not np.isfinite(matrix).all() or (matrix < 0).any():
+def _stochastic(transition: Float[Tensor, "K K"]) -> Float[Tensor, "K K"]:
+    """Normalise the rows, in float64 on the CPU; an empty one becomes a self-transition."""
+    matrix = transition.to("cpu", torch.float64)
+    if not bool(matrix.isfinite().all()) or bool((matrix < 0).any()):
         raise ValueError(f"a transition matrix must hold finite numbers of at least 0, got {transition}")
-    totals = matrix.sum(1)
-    is_empty = totals == 0
-    matrix[is_empty, is_empty] = 1.0
-    return matrix / np.where(is_empty, 1.0, totals)[:, None]
+    matrix = matrix + torch.diag((matrix.sum(1) == 0).to(matrix))
+    return matrix / matrix.sum(1, keepdim=True)
 
 
-def _checked_keep(transition: Float[Tensor, "K K"], keep: Bool[Tensor, " K"]) -> NDArray[np.bool_]:
-    kept: NDArray[np.bool_] = keep.detach().cpu().numpy()
-    if kept.shape != (transition.shape[0],) or not kept.any():
+def _checked_keep(transition: Float[Tensor, "K K"], keep: Bool[Tensor, " K"]) -> Bool[Tensor, " K"]:
+    kept = keep.detach().cpu()
+    if kept.shape != (transition.shape[0],) or not bool(kept.any()):
         raise ValueError(f"keep must mark at least one of {transition.shape[0]} contexts, got {keep.tolist()}")
     return kept
 
@@ -122,54 +128,49 @@ def _closed_classes(matrix: Matrix) -> list[NDArray[np.intp]]:
     return [members for members in classes if not np.delete(matrix[members], members, axis=1).any()]
 
 
-def _refuse_dead_ends(matrix: Matrix, kept: NDArray[np.bool_]) -> Matrix:
+def _refuse_dead_ends(matrix: Float[Tensor, "K K"], kept: Bool[Tensor, " K"]) -> Float[Tensor, "K K"]:
     """Drop moves into removed contexts that lead to no kept one; let those contexts jump to any kept one alike."""
-    is_alive = kept.copy()
+    is_alive = kept
     for _ in range(len(matrix)):
-        is_alive |= (matrix[:, is_alive] > 0).any(1)
-    refused = matrix.copy()
-    refused[:, ~is_alive] = 0.0
-    totals = refused.sum(1)
-    is_stuck = kept & (totals == 0)
-    refused[is_stuck, is_stuck] = 1.0
-    refused[~is_alive] = kept / kept.sum()
-    return refused / refused.sum(1, keepdims=True)
+        is_alive = is_alive | (matrix[:, is_alive] > 0).any(1)
+    refused = torch.where(is_alive[:, None], matrix * is_alive, kept.to(matrix))
+    is_stuck = kept & (refused.sum(1) == 0)
+    refused = refused + torch.diag(is_stuck.to(matrix))
+    return refused / refused.sum(1, keepdim=True)
 
 
-def _exits(matrix: Matrix, kept: NDArray[np.bool_]) -> Matrix:
-    """Return (I - R22)^-1 R21: for every other context, the distribution of the first kept context reached from it."""
-    return _censored(matrix, kept)[1]
-
-
-def _censored(matrix: Matrix, kept: NDArray[np.bool_]) -> tuple[Matrix, Matrix]:
+def _censored(
+    matrix: Float[Tensor, "K K"], kept: Bool[Tensor, " K"]
+) -> tuple[Float[Tensor, "k k"], Float[Tensor, "others k"]]:
     """Watch the chain only in the kept contexts.
 
     Returns:
-        Theorem 1's matrix, and for every other context the distribution of the first kept context reached from it.
+        Theorem 1's matrix R11 + R12 (I - R22)^-1 R21, and for every other context the distribution of the first kept
+        context reached from it, (I - R22)^-1 R21.
     """
-    order = np.concatenate([np.flatnonzero(kept), np.flatnonzero(~kept)])
+    order = torch.cat([kept.nonzero(), (~kept).nonzero()]).squeeze(-1)
     num_kept = int(kept.sum())
-    work = matrix[np.ix_(order, order)].copy()
-    for last in range(len(work) - 1, num_kept - 1, -1):
+    work = matrix[order][:, order]
+    moves = []
+    for last in range(len(matrix) - 1, num_kept - 1, -1):
         # The sum of the moves away stands for 1 - work[last, last]: nothing cancels.
-        work[last, :last] /= max(work[last, :last].sum(), _TINY)
-        work[:last, :last] += np.outer(work[:last, last], work[last, :last])
-    exits = np.zeros((len(work) - num_kept, num_kept))
-    for row in range(num_kept, len(work)):
+        moves.append(work[last, :last] / work[last, :last].sum().clamp_min(_TINY))
+        work = work[:last, :last] + torch.outer(work[:last, last], moves[-1])
+    exits = work.new_zeros(0, num_kept)
+    for move in reversed(moves):
         # Its moves at elimination led to kept contexts and to others eliminated after it, whose exits are known.
-        exits[row - num_kept] = work[row, :num_kept] + work[row, num_kept:row] @ exits[: row - num_kept]
-    reduced = work[:num_kept, :num_kept]
-    return reduced / reduced.sum(1, keepdims=True), exits
+        exits = torch.cat([exits, (move[:num_kept] + move[num_kept:] @ exits)[None]])
+    return work / work.sum(1, keepdim=True), exits
 
 
-def _irreducible_law(matrix: Matrix) -> Matrix:
+def _irreducible_shares(matrix: Matrix) -> Matrix:
     """Solve p = p R for an irreducible chain by eliminating every context but the first, and substituting back."""
     work = matrix.copy()
     away = np.ones(len(work))
     for last in range(len(work) - 1, 0, -1):
         away[last] = max(work[last, :last].sum(), _TINY)
         work[:last, :last] += np.outer(work[:last, last], work[last, :last] / away[last])
-    law = np.ones(len(work))
+    shares = np.ones(len(work))
     for row in range(1, len(work)):
-        law[row] = law[:row] @ work[:row, row] / away[row]
-    return law / law.sum()
+        shares[row] = shares[:row] @ work[:row, row] / away[row]
+    return shares / shares.sum()

@@ -52,7 +52,7 @@ def _checked_lengths(log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"]
 
 
 class MessagePass:
-    """The forward pass over a batch of sequences; the backward pass runs when it is asked for.
+    """The forward pass over a batch of sequences; the backward pass runs on demand.
 
     Attributes:
         inputs: what it runs on.

@@ -14,6 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+Initial = Float[Tensor, " K"]
+Transition = Float[Tensor, "K K"]
+Lik = Float[Tensor, "T K B"]  # scaled likelihoods, sequences side by side
+Offset = Float[Tensor, " B"]
+Lengths = Int[Tensor, " B"]
+Weights = Float[Tensor, " B"]
+
 SMALLEST = 1e-140
 LARGEST = 1e290
 # A context that the chain cannot enter (zero initial probability, zero column) may be far likelier than those it can.

@@ -35,38 +35,6 @@ def stick_fractions(weights: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch
     return torch.where(is_empty, 0.0, weights[..., :-1] / torch.where(is_empty, 1.0, left))
 
 
-def stick_log_jacobian(fractions: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Return log |d weights_{1..K-1} / d fractions| = sum_k (K - 1 - k) log(1 - fraction_k).
-
-    A density of the fractions minus this (in logs) is the density of the weights on the simplex.
-    """
-    size = fractions.shape[-1]
-    powers = torch.arange(size - 1, -1, -1, device=fractions.device, dtype=fractions.dtype)
-    return (powers * torch.log1p(-fractions)).nan_to_num(nan=0.0, neginf=-torch.inf).sum(-1)
-
-
-def beta_sticks_from_dirichlet(
-    concentration: Float[Tensor, "*batch K"],
-) -> tuple[Float[Tensor, "*batch K-1"], Float[Tensor, "*batch K-1"]]:
-    """Return the Beta parameters of the fractions whose weights are Dir(concentration): c_k and sum_{i>k} c_i."""
-    return concentration[..., :-1], _tail_sums(concentration)[..., 1:]
-
-
-def dirichlet_from_beta_sticks(
-    first: Float[Tensor, "*batch n"], second: Float[Tensor, "*batch n"]
-) -> Float[Tensor, "*batch n+1"]:
-    """Return the Dirichlet that Beta(first_k, second_k) fractions make.
-
-    Only parameters of eq. (3)'s and (5)'s form, second_k = first_{k+1} + second_{k+1}, make one.
-
-    Raises:
-        ValueError: the parameters are of another form (the weights then follow a generalised Dirichlet).
-    """
-    if not torch.allclose(second[..., :-1], (first + second)[..., 1:], rtol=1e-4):
-        raise ValueError("Beta sticks make a Dirichlet only if second[k] = first[k + 1] + second[k + 1]")
-    return torch.cat([first, second[..., -1:]], dim=-1)
-
-
 def row_concentrations(
     top_weights: Float[Tensor, " K"], row_concentration: float, stickiness: float
 ) -> Float[Tensor, "K+1 K"]:

@@ -50,7 +50,7 @@ def _assurance(found: Found) -> str:
     num_good, num_runs = len(_good_runs(found)), len(found["runs"])
     if num_good > 1:
         return f"sure, since {num_good} of {num_runs} runs predict equally well and agree on the number"
-    return f"fairly sure, but only {num_good} of {num_runs} runs came to it; fit.num_restarts=6 would tell more"
+    return f"fairly sure, but only {num_good} of {num_runs} runs found this number; fit.num_restarts=6 adds evidence"
 
 
 def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
@@ -69,7 +69,7 @@ def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
     if found["num_contexts"] > 1 and smallest < _CLEAR_FACTOR * threshold:
         yield (
             f"a context that is active {smallest:.1%} of the time is barely above the threshold of {threshold:.1%}",
-            f"if it is none, distillation.test_threshold={_rounded(1.5 * smallest)}",
+            f"if it is not a real context, distillation.test_threshold={_rounded(1.5 * smallest)}",
         )
     dropped = [mass for slot, mass in enumerate(found["slot_mass"]) if slot not in found["slots"]]
     if dropped and max(dropped) > threshold / _CLEAR_FACTOR:
@@ -112,7 +112,7 @@ def _flips(found: Found) -> Iterator[tuple[str, str]]:
 def _unclear(found: Found) -> Iterator[tuple[str, str]]:
     if found["certainty"] < _UNCLEAR_LABELS:
         yield (
-            f"the context of a step is told with probability {found['certainty']:.2f} only, so contexts look alike",
+            f"the most likely context has mean probability {found['certainty']:.2f} only, so contexts look alike",
             "fit.num_steps=1000, or add columns in which they differ",
         )
 
@@ -142,7 +142,7 @@ def _thresholds(found: Found) -> list[str]:
     drop = _rounded(max(1.2 * smallest, 2 * threshold))
     fewer = [f"distillation.test_threshold={drop} (now {threshold:g}) drops the rarest"] if smallest < 0.25 else []
     fewer += [
-        "fit.num_steps=1000 lets twins merge",
+        "fit.num_steps=1000 lets duplicate contexts merge",
         f"distillation.train_threshold={max(0.1, drop / 2):.1g} masks more",
     ]
     return [
@@ -152,7 +152,7 @@ def _thresholds(found: Found) -> list[str]:
 
 
 def _pull(found: Found) -> list[str]:
-    """Return when the prior's pull on the rows is not small against the data."""
+    """Return advice if the prior's pull on the rows is not small against the data."""
     pull, fewest = found.get("row_concentration"), min(found["stationary"]) * found["num_transitions"]
     if pull is None or found["num_contexts"] == 1 or pull < 0.02 * fewest:
         return []

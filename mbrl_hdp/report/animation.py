@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,13 @@ _NUM_COLOURS, _NEARLY_WHITE, _ALARM_STEPS = 128, 248, 4
 
 
 @dataclass(frozen=True)
-class ContextStrips:
-    """What is told about the contexts of an episode, all in one numbering: that of the true contexts where known.
+class ContextTimeline:
+    """The contexts of an episode, true and inferred, in one numbering: that of the true contexts where known.
 
     Learned contexts that match no true one are numbered after them.
 
     Attributes:
-        truth: context that acted on every step, None where the environment does not tell.
+        truth: context that acted on every step, None where the environment does not report it.
         belief: distribution of the context that acts next at every observation, None for agents without one.
         likely: most likely context of every step once its outcome is seen, None likewise.
         num_contexts: size of the numbering.
@@ -56,7 +56,7 @@ class ContextStrips:
         return np.zeros(0, dtype=np.int64) if self.truth is None else np.flatnonzero(np.diff(self.truth)) + 1
 
 
-def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> ContextStrips:
+def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> ContextTimeline:
     """Bring truth, belief and most likely contexts of an episode into one numbering.
 
     Args:
@@ -81,16 +81,19 @@ def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> Con
         wide = np.zeros((len(belief), size))
         wide[:, number[: belief.shape[1]]] = belief
         belief = wide
-    return ContextStrips(truth, belief, None if likely is None else number[likely], size)
+    return ContextTimeline(truth, belief, None if likely is None else number[likely], size)
 
 
-def animate_run(folder: str | Path, path: str | Path | None = None, episode: int = 0) -> tuple[Path, Record]:
+def animate_run(
+    folder: str | Path, path: str | Path | None = None, episode: int = 0, is_trusted: bool = False
+) -> tuple[Path, Record]:
     """Run an evaluation episode from a run's last checkpoint and write it as a GIF.
 
     Args:
         folder: run directory of `mbrl-hdp train`.
         path: file to write; `rollout.gif` in the run directory by default.
         episode: which of the run's evaluation episodes.
+        is_trusted: let the run import the modules that its settings name.
 
     Returns:
         The file and the episode that it shows.
@@ -101,7 +104,7 @@ def animate_run(folder: str | Path, path: str | Path | None = None, episode: int
     Example:
         >>> animate_run("outputs/cartpole_hard/c_cem/2022-01-01_00-00-00_seed0", "rollout.gif")
     """
-    run = load_run(Path(folder))
+    run = load_run(Path(folder), is_trusted)
     record, pictures = _play(run, episode)
     strips = strips_of(record, None if run.model is None or record.labels is None else run.model.slots.numpy())
     names = _context_names(run.task.env)
@@ -116,7 +119,9 @@ def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
     """Run the episode, with pictures where the environment can draw and we cannot."""
     env, pictures = run.task.env, list[Any]()
     if not run.agent.is_ready:
-        raise DataError("the run's agent has not learned anything yet; go on with it first")
+        raise DataError(
+            "the run's agent has not learned anything yet; continue it first with `mbrl-hdp train resume=RUN`"
+        )
     if not isinstance(env.unwrapped, CartPoleSwingUp) and "rgb_array" in env.metadata.get("render_modes", []):
         env = make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "rgb_array"})
 
@@ -125,12 +130,13 @@ def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
         return run.agent.act(packed, explore=False)
 
     run.agent.begin_episode()
-    record = run_episode(env, act, run.agent.tracker(), sub_seed(run.config.seed, "evaluate", number))
+    record = run_episode(env, act, run.tracker, sub_seed(run.config.seed, "evaluate", number))
+    own = run.agent.labels_of(len(record.episode.obs) - 1)
     pictures.append(env.unwrapped.render() if env.unwrapped.render_mode == "rgb_array" else None)
-    return record, pictures
+    return record if own is None else replace(record, labels=own), pictures
 
 
-def _scene(env: Any, strips: ContextStrips, pictures: list[Any]) -> Scene:
+def _scene(env: Any, strips: ContextTimeline, pictures: list[Any]) -> Scene:
     if isinstance(env.unwrapped, CartPoleSwingUp):
         contexts = env.get_wrapper_attr("contexts")
         factors = [float(context.attributes.get("actuation", env.unwrapped.physics.actuation)) for context in contexts]
@@ -150,7 +156,7 @@ def _context_names(env: Any) -> list[str]:
 
 def animate_episode(
     record: Record,
-    strips: ContextStrips,
+    strips: ContextTimeline,
     path: str | Path,
     *,
     scene: Scene | None = None,
@@ -194,7 +200,7 @@ def animate_episode(
 class _Stage:
     """The figure that every frame is drawn on: set up once, then moved on."""
 
-    def __init__(self, record: Record, strips: ContextStrips, scene: Scene, names: Sequence[str], title: str) -> None:
+    def __init__(self, record: Record, strips: ContextTimeline, scene: Scene, names: Sequence[str], title: str) -> None:
         self.record, self.scene = record, scene
         self.length = len(record.episode.obs) - 1
         self.returns = np.concatenate([[0.0], np.cumsum(np.zeros(self.length) if record.episode.reward is None
@@ -223,7 +229,9 @@ class _Stage:
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
 
-    def _draw_row(self, ax: Any, name: str, values: Any, colours: list[Any], strips: ContextStrips) -> tuple[Any, int]:
+    def _draw_row(
+        self, ax: Any, name: str, values: Any, colours: list[Any], strips: ContextTimeline
+    ) -> tuple[Any, int]:
         edges = np.repeat(np.arange(self.length + 1), 2)[1:-1]
         if values.ndim == 1:
             values = np.eye(strips.num_contexts)[values]
@@ -234,7 +242,7 @@ class _Stage:
         ax.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=INK)
         ax.tick_params(labelsize=8, labelbottom=name == list(_rows(strips))[-1])
         cover = ax.add_patch(Rectangle((0, -0.1), self.length, 1.2, color=_AHEAD, linewidth=0, zorder=5))
-        # The outcome of a step tells which context was likely: that row is one step behind the other two.
+        # The most likely context is inferred from the outcome of a step: that row lags the other two by one step.
         return cover, 0 if name == _LIKELY else 1
 
     def frame(self, step: int) -> Image.Image:
@@ -248,7 +256,7 @@ class _Stage:
         return Image.fromarray(np.asarray(self.canvas.buffer_rgba())[..., :3])
 
     def _tell_switch(self, step: int) -> None:
-        """Say for a moment that another context acts now."""
+        """Highlight a switch for a moment."""
         is_recent = (self.strips.switches <= step) & (step < self.strips.switches + _ALARM_STEPS)
         self.alarm.set_text("the context has switched" if is_recent.any() else "")
         if is_recent.any() and self.strips.truth is not None:
@@ -259,12 +267,12 @@ _SCENE = ""
 _TRUTH, _BELIEF, _LIKELY = "true context\n(hidden)", "belief before\nthe step", "most likely\nafter the step"
 
 
-def _rows(strips: ContextStrips) -> dict[str, Any]:
+def _rows(strips: ContextTimeline) -> dict[str, Any]:
     rows = {_TRUTH: strips.truth, _BELIEF: strips.belief, _LIKELY: strips.likely}
     return {name: values for name, values in rows.items() if values is not None}
 
 
-def _handles(strips: ContextStrips, colours: list[Any], names: Sequence[str]) -> list[Any]:
+def _handles(strips: ContextTimeline, colours: list[Any], names: Sequence[str]) -> list[Any]:
     num_true = 0 if strips.truth is None else int(strips.truth.max()) + 1
     found = [number for number in range(strips.num_contexts) if number < num_true or _is_used(strips, number)]
     words = {number: names[number] if number < len(names) else f"learned context {number}" for number in found}
@@ -276,7 +284,7 @@ def _handles(strips: ContextStrips, colours: list[Any], names: Sequence[str]) ->
     return handles
 
 
-def _is_used(strips: ContextStrips, number: int) -> bool:
-    """Return whether a learned context is ever believed in enough to be seen."""
+def _is_used(strips: ContextTimeline, number: int) -> bool:
+    """Return whether a learned context ever has enough probability to be visible."""
     is_likely = strips.likely is not None and bool((strips.likely == number).any())
     return is_likely or (strips.belief is not None and bool(strips.belief[:, number].max() > 0.02))

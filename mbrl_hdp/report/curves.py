@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.errors import DataError
-from mbrl_hdp.experiments.agents import AGENTS
+from mbrl_hdp.errors import DataError, PluginError
+from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.report.figures import context_colours
 
 # The paper's Tables 2 and 3: mean return of three seeds.
@@ -53,7 +53,7 @@ Column = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True)
 class RunHistory:
-    """What a run directory tells about learning.
+    """The learning curve that a run directory holds.
 
     Attributes:
         folder: the run directory.
@@ -62,6 +62,7 @@ class RunHistory:
         seed: seed of the run, None where there is no config.yaml.
         columns: metrics.csv, one array a column, NaN where a cell is empty.
         summary: summary.json; empty while the run is not finished.
+        starts_random: whether the agent takes its first episodes at random; False where it is not installed.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class RunHistory:
     seed: int | None
     columns: Mapping[str, Column]
     summary: Mapping[str, Any]
+    starts_random: bool
 
     @property
     def evaluations(self) -> tuple[Column, Column, Column]:
@@ -81,8 +83,8 @@ class RunHistory:
 
     @property
     def random_return(self) -> float | None:
-        """Mean return of the warm start's episodes, which all agents of Algorithm 1 take at random."""
-        return float(self.columns["train_return"][0]) if self.agent in AGENTS else None
+        """Mean return of the warm start's episodes, where the agent takes them at random."""
+        return float(self.columns["train_return"][0]) if self.starts_random else None
 
 
 def read_run(folder: str | Path) -> RunHistory:
@@ -96,16 +98,26 @@ def read_run(folder: str | Path) -> RunHistory:
         with (folder / "metrics.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
     except OSError as error:
-        raise DataError(f"{folder} is no run directory of `mbrl-hdp train`: metrics.csv: {error.strerror}") from error
+        raise DataError(
+            f"{folder} is not a run directory of `mbrl-hdp train`: metrics.csv: {error.strerror}"
+        ) from error
     if not rows or not {"num_real_episodes", "train_return"} <= set(rows[0]):
         raise DataError(f"{folder / 'metrics.csv'} holds no epoch yet; wait for the first one")
     try:
         columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
     except (ValueError, TypeError) as error:
-        raise DataError(f"{folder / 'metrics.csv'} has a cell that is no number: {error}") from error
+        raise DataError(f"{folder / 'metrics.csv'} has a cell that is not a number: {error}") from error
     config = _mapping(folder / "config.yaml")
     names = [str((config.get(group) or {}).get("name") or "") for group in ("env", "agent")]
-    return RunHistory(folder, names[0], names[1], config.get("seed"), columns, _mapping(folder / "summary.json"))
+    summary, seed = _mapping(folder / "summary.json"), config.get("seed")
+    return RunHistory(folder, names[0], names[1], seed, columns, summary, _starts_random(names[1]))
+
+
+def _starts_random(agent: str) -> bool:
+    try:
+        return load_registry().agent_spec(agent).starts_random
+    except PluginError:
+        return False
 
 
 def _mapping(path: Path) -> dict[str, Any]:
@@ -159,7 +171,7 @@ def learning_curve(run_folders: Sequence[str | Path], true_contexts: int | None 
     _draw_warm_start(top, runs)
     _enlarge(top, agents, colours)
     top.set(ylabel="return of an episode", xlim=(0, None))
-    top.set_title(f"Learning curve{f' on {runs[0].env}' if runs[0].env else ''}", loc="left")
+    top.set_title(f"Learning curve{f' on {runs[0].env}' if runs[0].env else ''}", loc="left", parse_math=False)
     figure.legend(*top.get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False, fontsize=9)
     if has_contexts:
         _draw_contexts(axes[1, 0], agents, colours, true_contexts)
@@ -223,9 +235,9 @@ def _agent_name(agent: str) -> str:
 
 
 def _draw_warm_start(ax: Any, runs: list[RunHistory]) -> None:
-    """Shade the episodes before the first model or policy; nothing is known of the agent there."""
+    """Shade the episodes before the first model or policy; the agent has not learned anything there."""
     until = min(float(run.columns["num_real_episodes"][0]) for run in runs)
-    if all(run.agent in AGENTS for run in runs):
+    if all(run.starts_random for run in runs):
         ax.axvspan(0, until, color=_SHADE, zorder=0)
         ax.annotate(f"warm start:\n{until:g} episodes\nof random actions", (until / 2, 0.5), ha="center", va="center",
                     xycoords=("data", "axes fraction"), fontsize=9, color=_GREY)  # fmt: skip

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.report.summary import FitSummary, Truth
 
@@ -25,13 +25,13 @@ _MAX_EPISODES, _MAX_STEPS, _MAX_COLUMNS = 3, 200, 4
 
 
 def save_figures(
-    model: ContextModel, data: Trajectories, summary: FitSummary, folder: Path, obs_names: Sequence[str] = ()
+    model: ContextModel, found: Analysis, summary: FitSummary, folder: Path, obs_names: Sequence[str] = ()
 ) -> list[Path]:
     """Write transition.png, stationary.png and contexts.png; return their paths."""
     figures = {
         "transition.png": transition_figure(model, summary),
         "stationary.png": stationary_figure(summary),
-        "contexts.png": contexts_figure(model, data, summary, obs_names),
+        "contexts.png": contexts_figure(found, summary, obs_names),
     }
     for name, figure in figures.items():
         with atomic_path(folder / name) as path:
@@ -126,26 +126,23 @@ def _threshold_name(summary: FitSummary) -> str:
     return f"threshold {summary.threshold:g}"
 
 
-def contexts_figure(
-    model: ContextModel, data: Trajectories, summary: FitSummary, obs_names: Sequence[str] = ()
-) -> Figure:
+def contexts_figure(found: Analysis, summary: FitSummary, obs_names: Sequence[str] = ()) -> Figure:
     """Show, for the longest of the first episodes, observations and smoothed contexts over time, and the truth."""
-    first = np.argsort(-data.lengths[: 10 * _MAX_EPISODES], kind="stable")[:_MAX_EPISODES]
-    shown = data.select(np.sort(first))
-    smoothed, path = model.smooth(shown), model.most_likely(shown)
+    data = found.data
+    shown = np.sort(np.argsort(-data.lengths[: 10 * _MAX_EPISODES], kind="stable")[:_MAX_EPISODES]).tolist()
     figure = Figure(figsize=(11.0, 3.1 * len(shown) + 0.4), layout="constrained")
     axes = figure.subplots(2 * len(shown), 1, squeeze=False, height_ratios=[1.0, 1.2] * len(shown))[:, 0]
     colours = context_colours(summary.num_contexts)
     lines: list[Any] = []
-    for row, number in enumerate(np.sort(first).tolist()):
-        steps = min(int(shown.lengths[row]), _MAX_STEPS)
+    for row, number in enumerate(shown):
+        steps = min(int(data.lengths[number]), _MAX_STEPS)
         top, below = axes[2 * row], axes[2 * row + 1]
-        lines = _draw_observations(top, shown.obs[row, : steps + 1], obs_names)
+        lines = _draw_observations(top, data.obs[number, : steps + 1], obs_names)
         top.set_title(f"episode {number}", loc="left", fontsize=10)
-        _draw_probabilities(below, smoothed[row, :steps], colours)
-        strips = {"most likely": path[row, :steps]}
-        if summary.truth is not None and shown.context is not None:
-            strips["truth"] = _in_learned_numbers(shown.context[row, :steps], summary.truth)
+        _draw_probabilities(below, found.smoothed[number, :steps], colours)
+        strips = {"most likely": found.most_likely[number, :steps]}
+        if summary.truth is not None and data.context is not None:
+            strips["truth"] = _in_learned_numbers(data.context[number, :steps], summary.truth)
         _draw_strips(below, strips, colours)
         top.sharex(below)
         top.tick_params(labelbottom=False)
@@ -160,6 +157,7 @@ def _draw_observations(ax: Any, obs: Float[np.ndarray, "T S"], names: Sequence[s
     lines = []
     for column in range(min(obs.shape[1], _MAX_COLUMNS)):
         name = names[column] if column < len(names) else f"obs_{column}"
+        name = name.replace("$", r"\$")  # two of them would be a formula to matplotlib
         style = ("-", "--", ":", "-.")[column % 4]
         lines += ax.plot(scaled[:, column], style, color=str(0.6 * column / _MAX_COLUMNS), linewidth=0.9, label=name)
     ax.set_ylabel("observations\n(scaled)")

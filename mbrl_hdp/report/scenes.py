@@ -23,15 +23,13 @@ class Scene(Protocol):
 
     def begin(self, ax: Any, record: Record) -> None:
         """Set the axes up."""
-        ...
 
     def show(self, step: int) -> None:
         """Draw observation `step`, 0 to the episode's length."""
-        ...
 
 
 class CartPoleScene:
-    """Cart and pole at the observed states; below them the push that was asked for and the one that acts.
+    """Cart and pole at the observed states; below them the push of the agent and the one that acts.
 
     The view goes with the cart, since good controllers let it run far.
 

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.experiments.summary import git_commit, versions
+from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
 from mbrl_hdp.probability.markov import stationary
@@ -45,7 +45,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class FitSummary:
-    """Everything that is told about a fit.
+    """Everything that is reported about a fit.
 
     Attributes:
         num_contexts: contexts after distillation.
@@ -117,12 +117,17 @@ class FitSummary:
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def summarise(model: ContextModel, data: Trajectories) -> FitSummary:
-    """Sum up a fitted model on the data it was learned from (or any other of the same columns)."""
-    smoothed = model.smooth(data)[data.is_step]
+def summarise(model: ContextModel, found: Analysis) -> FitSummary:
+    """Sum up a fitted model and what it says about the data it was learned from (or any other of the same columns).
+
+    Args:
+        model: the fitted model.
+        found: `model.analyse(data)`.
+    """
+    data = found.data
     parts = {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")}
     stay = np.diag(model.transition)
-    found: dict[str, Any] = {
+    known: dict[str, Any] = {
         "num_contexts": model.num_contexts,
         "max_contexts": model.task.max_contexts,
         "slots": np.flatnonzero(model.kept).tolist(),
@@ -130,22 +135,22 @@ def summarise(model: ContextModel, data: Trajectories) -> FitSummary:
         "slot_mass": slot_mass(model).tolist(),
         "threshold": threshold_of(model),
         "mean_dwell": [1.0 / max(1.0 - share, 1e-9) for share in stay],
-        "certainty": float(smoothed.max(-1).mean()),
+        "certainty": float(found.smoothed[data.is_step].max(-1).mean()),
         "runs": model.report.runs,
         "num_transitions": int(data.is_observed.sum()),
         "parts": parts,
     }
     row_concentration = getattr(model.parts.prior.config, "row_concentration", None)
     return FitSummary(
-        **found,
+        **known,
         initial=model.initial.tolist(),
         transition=model.transition.tolist(),
-        log_likelihood=float(model.log_likelihood(data).sum() / max(found["num_transitions"], 1)),
+        log_likelihood=found.log_likelihood_per_step,
         num_episodes=data.num_episodes,
-        truth=compare(model, data),
+        truth=compare(model, found),
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
-        advice=advise({**found, "row_concentration": row_concentration}),
+        advice=advise({**known, "row_concentration": row_concentration}),
     )
 
 
@@ -161,12 +166,13 @@ def threshold_of(model: ContextModel) -> float | None:
     return None if value is None else float(value)
 
 
-def compare(model: ContextModel, data: Trajectories) -> Truth | None:
+def compare(model: ContextModel, found: Analysis) -> Truth | None:
     """Score a model against the true contexts of the data; None where they are unknown."""
+    data = found.data
     if data.context is None or not (data.context >= 0).any():
         return None
-    matched = align(model.most_likely(data), data.context)
-    filtered = np.nan_to_num(model.filter(data), nan=-1.0).argmax(-1)
+    matched = align(found.most_likely, data.context)
+    filtered = np.nan_to_num(found.filtered, nan=-1.0).argmax(-1)
     to_true = np.full(model.num_contexts, -1, dtype=np.int64)
     to_true[: len(matched.to_true)] = matched.to_true
     counted = empirical_transition(data.context)
@@ -218,7 +224,7 @@ def _how_sure(summary: FitSummary) -> list[str]:
             f"{run['held_out_log_likelihood']:.3f}, prediction error {run['held_out_rmse']:.3f}"
             + ("  <- taken" if run["taken"] else "")
         )
-    lines.append(f"  the context of a step is told with probability {summary.certainty:.3f} on average")
+    lines.append(f"  mean posterior probability of the most likely context of a step: {summary.certainty:.3f}")
     return lines
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mbrl_hdp.errors import ConfigError, DataError
-from mbrl_hdp.inference.dynamics import Rollout
+from mbrl_hdp.inference.dynamics import Obs, Paths, Rollout
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, require_dimensions
@@ -19,7 +19,7 @@ from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, requir
 class DeltaMlpConfig(HeadsConfig):
     """Settings of `delta_mlp`."""
 
-    angles: list[int] = setting([], "observation columns that are angles: the networks see sine and cosine", at_least=0)
+    angle_columns: list[int] = setting([], "columns of obs that are angles: networks see sine and cosine", at_least=0)
 
 
 @dataclass
@@ -33,23 +33,23 @@ class DeltaMlpDynamics(StructuredDynamics):
     Angle columns (unwrapped, in radians) are seen as sine and cosine and predicted as angles.
     """
 
-    def __init__(self, task: TaskSpec, config: HeadsConfig, angles: tuple[int, ...] = ()) -> None:
-        self.angles = angles
-        super().__init__(task, task.obs_dim + task.act_dim + len(angles), task.obs_dim, config)
+    def __init__(self, task: TaskSpec, config: HeadsConfig, angle_columns: tuple[int, ...] = ()) -> None:
+        self.angle_columns = angle_columns
+        super().__init__(task, task.obs_dim + task.act_dim + len(angle_columns), task.obs_dim, config)
 
     def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch I"]:
         """Return obs with every angle replaced by its sine and cosine, then act."""
-        if not self.angles:
+        if not self.angle_columns:
             return torch.cat([obs, act], -1)
         parts: list[Tensor] = []
         begin = 0
-        for column in self.angles:
+        for column in self.angle_columns:
             angle = obs[..., column : column + 1]
             parts += [obs[..., begin:column], angle.sin(), angle.cos()]
             begin = column + 1
         return torch.cat([*parts, obs[..., begin:], act], -1)
 
-    def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
+    def targets(self, obs: Obs, next_obs: Obs) -> Float[Tensor, "batch O"]:
         """Return next_obs - obs."""
         return next_obs - obs
 
@@ -58,10 +58,7 @@ class DeltaMlpDynamics(StructuredDynamics):
         return obs + change
 
     def begin_rollout(
-        self,
-        obs: Float[Tensor, " S"],
-        paths: Int[Tensor, "paths steps"],
-        generator: torch.Generator | None = None,
+        self, obs: Float[Tensor, " S"], paths: Paths, generator: torch.Generator | None = None
     ) -> Rollout:
         """Return a compiled rollout where there is one; plans on the same path share their noise.
 
@@ -79,11 +76,11 @@ class DeltaMlpDynamics(StructuredDynamics):
             noise = standard * self.noise_std()[paths] * self.target_scaler.scale
         from mbrl_hdp_dynamics.rollout_kernels import DeltaRollout
 
-        networks = self.heads, self.angles, self.input_scaler, self.target_scaler
+        networks = self.heads, self.angle_columns, self.input_scaler, self.target_scaler
         return DeltaRollout(*networks, obs, paths, noise)
 
     def _is_compiled_for(self, obs: Tensor) -> bool:
-        """Return whether the kernel serves: one hidden layer, single precision, CPU, no gradient asked for."""
+        """Return whether the kernel can be used: one hidden layer, single precision, CPU, no gradient needed."""
         tensors = obs, self.heads.weights[0]
         return (
             len(self.heads.weights) == 2
@@ -99,12 +96,12 @@ def build_delta_mlp(config: DeltaMlpConfig, task: TaskSpec) -> DeltaMlpDynamics:
         ConfigError: on settings out of range.
     """
     check_settings(config, "dynamics")
-    angles = tuple(sorted(config.angles))
-    if len(set(angles)) < len(angles) or any(column >= task.obs_dim for column in angles):
+    columns = tuple(sorted(config.angle_columns))
+    if len(set(columns)) < len(columns) or any(column >= task.obs_dim for column in columns):
         raise ConfigError(
-            f"dynamics.angles={list(config.angles)} must be different observation columns, each below {task.obs_dim}"
+            f"dynamics.angle_columns={list(config.angle_columns)} must be different columns, each below {task.obs_dim}"
         )
-    return DeltaMlpDynamics(task, config, angles)
+    return DeltaMlpDynamics(task, config, columns)
 
 
 def build_cartpole(config: CartpoleConfig, task: TaskSpec) -> DeltaMlpDynamics:
@@ -115,4 +112,4 @@ def build_cartpole(config: CartpoleConfig, task: TaskSpec) -> DeltaMlpDynamics:
     """
     check_settings(config, "dynamics")
     require_dimensions("cartpole", task, 4, 1, "observations x, v, theta, omega and one force")
-    return DeltaMlpDynamics(task, config, angles=(2,))
+    return DeltaMlpDynamics(task, config, angle_columns=(2,))

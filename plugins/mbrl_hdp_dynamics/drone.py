@@ -10,18 +10,17 @@ from torch import Tensor
 
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
-from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, require_dimensions, require_dt
+from mbrl_hdp_dynamics.structured import KinematicConfig, StructuredDynamics, require_dimensions, require_dt
 
 _POSITION, _ATTITUDE, _VELOCITY, _SPIN = slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 12)
 _SMALLEST_COSINE = 1e-2
 
 
 @dataclass
-class DroneConfig(HeadsConfig):
+class DroneConfig(KinematicConfig):
     """Settings of `drone`."""
 
     std_floor: float = setting(0.2, "smallest noise std, in units of the target's spread", at_least=0.0, below=1.0)
-    dt: float | None = setting(None, "seconds per step; null takes the task's", above=0.0)
     integrate: str = setting(
         "next",
         "velocities that move position and attitude: next (nearer to the simulator) or current (the paper's formula)",
@@ -81,7 +80,7 @@ def build_drone(config: DroneConfig, task: TaskSpec) -> DroneDynamics:
     """Build `drone`.
 
     Raises:
-        ConfigError: if the task is no drone, or nobody tells the seconds per step.
+        ConfigError: if the task is not a drone, or the seconds per step are not known.
     """
     check_settings(config, "dynamics")
     layout = "position, roll-pitch-yaw, velocity, angular velocity (3 each) and four motor commands"

@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mbrl_hdp.compiling import compiled
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.head_kernels import BLOCK, forward_chunk, pad_hidden, pad_output
 from mbrl_hdp.inference.heads import ContextHeads
-from mbrl_hdp.probability.kernels import compiled
 from mbrl_hdp_dynamics.scaler import ColumnScaler
 
 Array = NDArray[Any]
@@ -31,16 +31,16 @@ _HALF_PI_HIGH = np.float32(1.5703125)
 _HALF_PI_LOW = np.float32(np.pi / 2 - 1.5703125)
 
 
-@compiled
+@compiled()
 @no_type_check
-def _rounded_up(rows: int) -> int:
+def _rounded_up(rows):
     """Return the width that `rows` take: what is left over after whole vectors would be computed one by one."""
     return (rows + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
-@compiled
+@compiled()
 @no_type_check
-def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
+def _sine_cosine(angle, sine, cosine, rows):
     """Return sine and cosine of `rows` angles to single precision.
 
     Quadrant and Taylor polynomials on [-pi/4, pi/4], without branches: the library's functions are not vectorised.
@@ -62,19 +62,9 @@ def _sine_cosine(angle: Array, sine: Array, cosine: Array, rows: int) -> None:
         cosine[r] = -second if (turn + 1) & 2 else second
 
 
-@compiled
+@compiled()
 @no_type_check
-def _load_features(
-    state: Array,
-    acts: Array,
-    first: int,
-    step: int,
-    is_angle: Array,
-    centre: Array,
-    factor: Array,
-    x: Array,
-    width: int,
-) -> None:
+def _load_features(state, acts, first, step, is_angle, centre, factor, x, width):
     """Fill x with the scaled features: observations (angles as sine and cosine), actions, one."""
     column = 0
     for s in range(state.shape[0]):
@@ -99,9 +89,9 @@ def _load_features(
         x[column, r] = 1
 
 
-@compiled
+@compiled()
 @no_type_check
-def _longest_prefix(paths: Array, path: int) -> tuple[int, int]:
+def _longest_prefix(paths, path):
     """Find the earlier path, among the nearest, that goes the same way longest: its number and for how many steps."""
     twin = length = 0
     for other in range(max(0, path - _MOST_COMPARED), path):
@@ -120,7 +110,7 @@ class DeltaRollout:
 
     Args:
         heads: networks with one hidden layer that predict the change of the observation.
-        angles: observation columns that the networks see as sine and cosine.
+        angle_columns: observation columns that the networks see as sine and cosine.
         inputs: scale of the features.
         targets: scale of the changes.
         obs: where all begin.
@@ -131,7 +121,7 @@ class DeltaRollout:
     def __init__(
         self,
         heads: ContextHeads,
-        angles: tuple[int, ...],
+        angle_columns: tuple[int, ...],
         inputs: ColumnScaler,
         targets: ColumnScaler,
         obs: Float[Tensor, " S"],
@@ -140,11 +130,11 @@ class DeltaRollout:
     ) -> None:
         (weight, out_weight), (bias, out_bias) = heads.weights, heads.biases
         is_angle = np.zeros(len(obs), np.bool_)
-        is_angle[list(angles)] = True
+        is_angle[list(angle_columns)] = True
         scales = [_array(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
         layers = pad_hidden(_array(weight), _array(bias)), pad_output(_array(out_weight)), _array(out_bias)
         shift = obs.new_zeros(*paths.shape, len(obs)) if noise is None else noise
-        self._act_dim = len(inputs.centre) - len(obs) - len(angles)
+        self._act_dim = len(inputs.centre) - len(obs) - len(angle_columns)
         self._start = _array(obs), _array(paths)
         self._networks = is_angle, *scales, *layers, _array(shift), noise is not None
 
@@ -174,24 +164,24 @@ def _array(tensor: Tensor) -> Array:
     return tensor.detach().contiguous().numpy()
 
 
-@compiled
+@compiled()
 @no_type_check
 def _roll_out_deltas(
-    obs: Array,
-    acts: Array,
-    paths: Array,
-    is_angle: Array,
-    in_centre: Array,
-    in_factor: Array,
-    out_centre: Array,
-    out_scale: Array,
-    affine: Array,
-    by_unit: Array,
-    out_bias: Array,
-    noise: Array,
-    is_noisy: bool,
-    states: Array,
-) -> None:
+    obs,
+    acts,
+    paths,
+    is_angle,
+    in_centre,
+    in_factor,
+    out_centre,
+    out_scale,
+    affine,
+    by_unit,
+    out_bias,
+    noise,
+    is_noisy,
+    states,
+):
     """Set states[h, p, c] to where plan c is after step h on path p: obs' = obs + change of the path's context.
 
     Without noise, steps that a path has in common with an earlier one are copied: plans react to earlier contexts only.

@@ -13,7 +13,7 @@ class ColumnScaler(nn.Module):
     """Centre and scale of every column, kept as buffers and so saved with the model.
 
     A column that never changes has scale 0: as an input it is ignored, as a target it is predicted exactly and carries
-    no density (it cannot tell contexts apart). Before `fit` nothing is scaled.
+    no density (it cannot separate contexts). Before `fit` nothing is scaled.
 
     Attributes:
         centre: mean of every column.

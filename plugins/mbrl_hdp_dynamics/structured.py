@@ -11,11 +11,20 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mbrl_hdp.errors import ConfigError, DataError
-from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.inference.dynamics import (
+    Act,
+    ActingContext,
+    BlockAct,
+    BlockContext,
+    BlockObs,
+    ContextDynamics,
+    Obs,
+    Slots,
+)
 from mbrl_hdp.inference.heads import DEFAULT_SKIP_SHARE, ContextHeads
 from mbrl_hdp.settings import setting
 from mbrl_hdp.types import TaskSpec
@@ -30,12 +39,14 @@ _NOISE_SPREAD = 0.3
 class HeadsConfig:
     """Settings that every structure with networks has."""
 
-    hidden_sizes: list[int] = setting([128], "units of the hidden ReLU layers of every context's network", at_least=1)
+    hidden_sizes: list[int] = setting(
+        [128], "units of the hidden ReLU layers of every context's network", at_least=1, at_most=16_384
+    )
     weight_std: float = setting(0.1, "standard deviation of the Gaussian prior on weights and biases", above=0.0)
     init_std: float = setting(0.1, "standard deviation of the starting weights and biases", above=0.0)
     std_floor: float = setting(
         0.1,
-        "smallest noise std while contexts are told apart, in units of the target's spread: contexts whose effects "
+        "smallest noise std while contexts are separated, in units of the target's spread: contexts whose effects "
         "differ by less are one",
         at_least=0.0,
         below=1.0,
@@ -47,6 +58,13 @@ class HeadsConfig:
         at_least=0.0,
         below=1.0,
     )
+
+
+@dataclass
+class KinematicConfig(HeadsConfig):
+    """Settings of models that integrate velocities."""
+
+    dt: float | None = setting(None, "seconds per step; null takes the task's", above=0.0)
 
 
 class StructuredDynamics(ContextDynamics):
@@ -79,16 +97,14 @@ class StructuredDynamics(ContextDynamics):
         """Return what the networks see, in the data's units."""
 
     @abstractmethod
-    def targets(self, obs: Float[Tensor, "batch S"], next_obs: Float[Tensor, "batch S"]) -> Float[Tensor, "batch O"]:
+    def targets(self, obs: Obs, next_obs: Obs) -> Float[Tensor, "batch O"]:
         """Return the observed change that the networks predict."""
 
     @abstractmethod
     def advance(self, obs: Float[Tensor, "*batch S"], change: Float[Tensor, "*batch O"]) -> Float[Tensor, "*batch S"]:
         """Return the next observation from the predicted change."""
 
-    def log_prob(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
-    ) -> Float[Tensor, "batch K"]:
+    def log_prob(self, obs: Obs, act: Act, next_obs: Obs) -> Float[Tensor, "batch K"]:
         """Return log p(next_obs | obs, act, context=k) for every k, in the data's own units.
 
         Raises:
@@ -97,13 +113,7 @@ class StructuredDynamics(ContextDynamics):
         self._check_rows(obs, act, next_obs)
         return self._log_density(*self._density_rows(obs, act, next_obs))
 
-    def log_prob_slots(
-        self,
-        obs: Float[Tensor, "batch S"],
-        act: Float[Tensor, "batch A"],
-        next_obs: Float[Tensor, "batch S"],
-        slots: Int[Tensor, " n"],
-    ) -> Float[Tensor, "batch n"]:
+    def log_prob_slots(self, obs: Obs, act: Act, next_obs: Obs, slots: Slots) -> Float[Tensor, "batch n"]:
         """Return `log_prob` of some contexts only; the others' networks do not run.
 
         Raises:
@@ -112,9 +122,7 @@ class StructuredDynamics(ContextDynamics):
         self._check_rows(obs, act, next_obs)
         return self._log_density(*self._density_rows(obs, act, next_obs), slots)
 
-    def predict(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], context: Int[Tensor, " batch"]
-    ) -> Float[Tensor, "batch S"]:
+    def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
         """Return the expected next observation of every row in its own context.
 
         Raises:
@@ -123,13 +131,7 @@ class StructuredDynamics(ContextDynamics):
         self._check_rows(obs, act)
         return self._step(obs, act, context).to(obs.dtype)
 
-    def sample(
-        self,
-        obs: Float[Tensor, "batch S"],
-        act: Float[Tensor, "batch A"],
-        context: Int[Tensor, " batch"],
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "batch S"]:
+    def sample(self, obs: Obs, act: Act, context: ActingContext, generator: torch.Generator | None = None) -> Obs:
         """Draw the next observation of every row in its own context.
 
         Raises:
@@ -138,23 +140,14 @@ class StructuredDynamics(ContextDynamics):
         self._check_rows(obs, act)
         return self._step(obs, act, context, NoiseSource(generator)).to(obs.dtype)
 
-    def predict_blocks(
-        self,
-        obs: Float[Tensor, "paths rows S"],
-        act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
-        context: Int[Tensor, " paths"],
-    ) -> Float[Tensor, "paths rows S"]:
+    def predict_blocks(self, obs: BlockObs, act: BlockAct, context: BlockContext) -> BlockObs:
         """Return the expected next observation where all rows of path p are in context[p]; nothing is sorted."""
         self._check_rows(obs, act)
         return self._step(obs, act.expand(*obs.shape[:2], -1), context).to(obs.dtype)
 
     def sample_blocks(
-        self,
-        obs: Float[Tensor, "paths rows S"],
-        act: Float[Tensor, "paths rows A"] | Float[Tensor, "rows A"],
-        context: Int[Tensor, " paths"],
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "paths rows S"]:
+        self, obs: BlockObs, act: BlockAct, context: BlockContext, generator: torch.Generator | None = None
+    ) -> BlockObs:
         """Draw the next observation where all rows of path p are in context[p]; nothing is sorted."""
         self._check_rows(obs, act)
         return self._step(obs, act.expand(*obs.shape[:2], -1), context, NoiseSource(generator)).to(obs.dtype)
@@ -166,9 +159,7 @@ class StructuredDynamics(ContextDynamics):
         squares = torch.stack([value.square().sum() for value in values]).sum() / self.config.weight_std**2
         return -0.5 * squares - count * (math.log(self.config.weight_std) + 0.5 * _LOG_2PI)
 
-    def set_normaliser(
-        self, obs: Float[Tensor, "batch S"], act: Float[Tensor, "batch A"], next_obs: Float[Tensor, "batch S"]
-    ) -> None:
+    def set_normaliser(self, obs: Obs, act: Act, next_obs: Obs) -> None:
         """Fix the scales of inputs and targets from data; rows with missing values do not count.
 
         Raises:
@@ -181,7 +172,7 @@ class StructuredDynamics(ContextDynamics):
             self.input_scaler.fit(features[is_complete])
             self.target_scaler.fit(targets[is_complete])
 
-    def reset_slots(self, slots: Int[Tensor, " n"], generator: torch.Generator | None = None) -> None:
+    def reset_slots(self, slots: Slots, generator: torch.Generator | None = None) -> None:
         """Draw fresh weights for the heads in `slots` and set their noise to the targets' spread."""
         self._reset(slots, generator)
 

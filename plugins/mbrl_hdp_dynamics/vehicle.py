@@ -11,20 +11,21 @@ from torch import Tensor
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
-from mbrl_hdp_dynamics.structured import HeadsConfig, NoiseSource, StructuredDynamics, require_dt
+from mbrl_hdp_dynamics.structured import KinematicConfig, NoiseSource, StructuredDynamics, require_dt
 
 _COLUMNS = 6
 
 
 @dataclass
-class VehicleConfig(HeadsConfig):
+class VehicleConfig(KinematicConfig):
     """Settings of `vehicle`."""
 
-    hidden_sizes: list[int] = setting([64], "units of the hidden ReLU layers of every context's network", at_least=1)
-    dt: float | None = setting(None, "seconds per step; null takes the task's", above=0.0)
+    hidden_sizes: list[int] = setting(
+        [64], "units of the hidden ReLU layers of every context's network", at_least=1, at_most=16_384
+    )
     density: str = setting(
         "ego",
-        "whose motion tells contexts apart: ego (the others act on nothing, so they tell nothing) or all",
+        "cars whose motion enters the context likelihood: ego (the actions move no other car) or all",
         choices=("ego", "all"),
     )
 
@@ -94,7 +95,7 @@ def build_vehicle(config: VehicleConfig, task: TaskSpec) -> VehicleDynamics:
     """Build `vehicle`.
 
     Raises:
-        ConfigError: if the observations are not six columns a car, or nobody tells the seconds per step.
+        ConfigError: if the observations are not six columns a car, or the seconds per step are not known.
     """
     check_settings(config, "dynamics")
     if task.obs_dim % _COLUMNS or task.obs_dim < _COLUMNS or task.act_dim != 2:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyro
 import pyro.distributions as dist
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mbrl_hdp.inference.prior import ContextPrior
@@ -84,12 +84,6 @@ class HdpPrior(DirichletRowsPrior):
     def expected_prior_rows(self) -> Float[Tensor, "rows K"]:
         """Return the rows' prior concentrations at the expected shared weights."""
         return self.prior_rows(self.top_weights())
-
-    def permute_slots(self, order: Int[Tensor, " K"]) -> None:
-        """Reorder the contexts, shared weights included: the new slot k is the old slot order[k]."""
-        super().permute_slots(order)
-        with torch.no_grad():
-            self.raw_top.copy_(self._raw_top_from(self.top_weights()[order]))
 
     def top_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of q(top_sticks), for an optimiser's group of their own."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from torch import nn
 
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.prior import ContextPrior
@@ -52,12 +51,6 @@ class MlePrior(ContextPrior):
         with torch.no_grad():
             rows = torch.cat([chain.initial[None], chain.transition]).to(self.raw_rows)
             self.raw_rows.copy_(rows.clamp_min(_MIN_START).log())
-
-    def permute_slots(self, order: Int[Tensor, " K"]) -> None:
-        """Reorder the contexts: the new slot k is the old slot order[k]."""
-        with torch.no_grad():
-            rows = torch.cat([order.new_zeros(1), order + 1])
-            self.raw_rows.copy_(self.raw_rows[rows][:, order].clone())
 
     def row_parameters(self) -> list[nn.Parameter]:
         """Return the logits, for an optimiser's group of their own."""

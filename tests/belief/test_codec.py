@@ -17,7 +17,7 @@ def test_round_trip_for_arrays_and_tensors():
         np.testing.assert_array_equal(found, expected)
     tensors = codec.pack_tensors(torch.from_numpy(obs), torch.from_numpy(belief))
     np.testing.assert_array_equal(tensors.numpy(), packed)
-    for found, expected in zip(codec.unpack_tensors(tensors), (obs, belief), strict=True):
+    for found, expected in zip(codec.unpack(tensors), (obs, belief), strict=True):
         np.testing.assert_array_equal(found.numpy(), expected)
 
 

@@ -89,7 +89,7 @@ def network_model():
     """Networks with one hidden layer and an angle, which take the compiled rollout."""
 
     def make(initial=(0.7, 0.3), transition=((0.8, 0.2), (0.35, 0.65)), slots=(1, 3), max_contexts=4, noise_std=0.1):
-        config = DeltaMlpConfig(hidden_sizes=[13], std_floor=0.0, angles=[1])
+        config = DeltaMlpConfig(hidden_sizes=[13], std_floor=0.0, angle_columns=[1])
         dynamics = build_delta_mlp(config, TaskSpec(max_contexts, 3, 2, seed=4))
         with torch.no_grad():
             for value in dynamics.heads.parameters():

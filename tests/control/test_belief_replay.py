@@ -7,12 +7,13 @@ from torch.testing import assert_close
 
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.belief.filter import update_belief
-from mbrl_hdp.control.replay import BeliefReplay, known_beliefs, model_beliefs
+from mbrl_hdp.control.replay import BeliefReplay, model_beliefs
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import CheckpointError, DataError
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts, Part
+from mbrl_hdp.probability.markov import distilled_policy_initial, distilled_policy_transition
 from mbrl_hdp.types import ContextChain, TaskSpec
 
 CODEC = BeliefCodec(1, 4)
@@ -26,7 +27,7 @@ def model():
     parts = ModelParts(
         Part("mle", registry.get("prior", "mle").spec.config()),
         Part("linear", registry.get("dynamics", "linear").spec.config(std_floor=1e-3)),
-        Part("stationary", registry.get("distiller", "stationary").spec.config()),
+        Part("stationary", registry.get("distillation", "stationary").spec.config()),
     )
     made = build_model(parts, TaskSpec(4, obs_dim=1, act_dim=1), registry)
     with torch.no_grad():
@@ -132,15 +133,18 @@ class TestRelabel:
     def test_model_beliefs_equal_the_full_width_filter(self, model, data):
         """Second route: Bayes' rule step by step over all four slots with the policy form of the chain."""
         found = model_beliefs(model, data)
-        chain = model.full_chain
+        chain, kept = model.posterior().chain, torch.as_tensor(model.kept)
+        initial = distilled_policy_initial(chain.initial, kept).double().numpy()
+        transition = distilled_policy_transition(chain.transition, kept).double().numpy()
         for i, length in enumerate(data.lengths):
-            belief = chain.initial
+            belief = initial
             np.testing.assert_allclose(found[i, 0], belief, atol=1e-6)
             for t in range(length):
                 row = [torch.as_tensor(part[None], dtype=torch.float32) for part in (data.obs[i, t], data.act[i, t])]
                 after = torch.as_tensor(data.obs[i, t + 1][None], dtype=torch.float32)
                 with torch.no_grad():
-                    belief = update_belief(belief, model.dynamics.log_prob(*row, after)[0], chain.transition)
+                    log_lik = model.dynamics.log_prob(*row, after)[0].double().numpy()
+                _, belief = update_belief(belief, log_lik, transition)
                 np.testing.assert_allclose(found[i, t + 1], belief, atol=1e-5)
             assert np.isnan(found[i, length + 1 :]).all()
         assert (found[0, :, [1, 3]] == 0).all()
@@ -198,7 +202,3 @@ def test_wrong_episodes_are_refused(data):
         replay.draw(3, torch.Generator())
     with pytest.raises(DataError, match="max_episodes"):
         BeliefReplay(CODEC, 1, max_episodes=0)
-
-
-def test_known_beliefs_are_one_hot():
-    np.testing.assert_array_equal(known_beliefs(np.array([2, 0]), 3), [[0, 0, 1], [1, 0, 0]])

@@ -6,9 +6,14 @@ import torch
 
 from mbrl_hdp.control.model import BeliefModel
 from mbrl_hdp.control.model_env import BeliefModelEnv
-from mbrl_hdp.control.planner import PLANNERS, CemConfig, MbrlCemConfig, make_planner
+from mbrl_hdp.control.planner import make_planner
 from mbrl_hdp.errors import ConfigError, DataError
+from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp_planners import CemConfig, MbrlCemConfig
+
+_REGISTRY = load_registry()
+PLANNERS = {name: _REGISTRY.get("planner", name).spec.config for name in _REGISTRY.names("planner")}
 
 START = np.array([0.4, -0.6], dtype=np.float32)
 HALF = np.concatenate([START, [0.0, 0.5, 0.0, 0.5]]).astype(np.float32)

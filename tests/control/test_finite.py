@@ -16,7 +16,7 @@ from mbrl_hdp.control.finite import (
     visits,
 )
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.experiments.studies import theorem3
+from mbrl_hdp.experiments.studies import finite_cells, theorem3
 from mbrl_hdp.experiments.studies.finite_problems import (
     FAMILIES,
     guessing_problem,
@@ -24,7 +24,7 @@ from mbrl_hdp.experiments.studies.finite_problems import (
     revealed_problem,
     shelter_problem,
 )
-from mbrl_hdp.experiments.studies.study import Record
+from mbrl_hdp.experiments.studies.study import CellRecord
 
 TINY = FiniteCmdp(
     initial_state=np.array([0.7, 0.3]),
@@ -207,7 +207,7 @@ class TestTheorem3:
         for seed, switch in itertools.product(range(12), (0.2, 0.02, 0.002)):
             problem = revealed_problem(np.random.default_rng([10, seed]), switch)
             one = performance_gap(problem)
-            found[theorem3.is_clear(problem, switch)].append(abs(one.gap - one.switch_bound))
+            found[finite_cells.is_clear(problem, switch)].append(abs(one.gap - one.switch_bound))
         assert max(found[True]) < 1e-12
         assert len(found[True]) >= 10
         assert max(found[False]) > 0.01
@@ -270,7 +270,7 @@ def test_wrong_problems_are_refused(change, word):
 
 class TestStudy:
     def records(self):
-        return [Record(cell, theorem3.run(cell), "abc", 1.0) for cell in theorem3.cells(None, True)]
+        return [CellRecord(cell, finite_cells.run(cell), "abc", 1.0) for cell in theorem3.cells(None, True)]
 
     def test_a_page_of_all_quick_cells(self):
         page = theorem3.page(self.records())
@@ -281,7 +281,7 @@ class TestStudy:
     def test_gates_can_fail(self, monkeypatch):
         monkeypatch.setattr(theorem3, "cells", lambda *_: [])
         cell = {"family": "random", "seed": 100, "num_problems": 2}
-        records = [Record(cell, theorem3.run(cell), "abc", 1.0)]
+        records = [CellRecord(cell, finite_cells.run(cell), "abc", 1.0)]
         assert theorem3.page(records).gates[0].is_met
         records[0].results["switch_bound"][1] = 99.0
         assert theorem3.page(records).gates[0].is_met is False

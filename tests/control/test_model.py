@@ -47,7 +47,7 @@ def roll(model, num, seed):
     states = []
     for act in PLAN:
         packed, _, _, state = model.sample(act.expand(num, 1), state, rng=generator)
-        states.append(BeliefCodec(2, 4).unpack_tensors(packed)[0])
+        states.append(BeliefCodec(2, 4).unpack(packed)[0])
     return torch.stack(states).double()
 
 
@@ -96,7 +96,7 @@ def test_the_carried_belief_is_the_online_filter(affine_model):
     online.reset(START)
     for act in PLAN:
         packed, _, _, state = imagined.sample(act[None], state, rng=generator)
-        obs, belief = BeliefCodec(2, 4).unpack_tensors(packed)
+        obs, belief = BeliefCodec(2, 4).unpack(packed)
         expected = online.update(act.numpy(), obs[0].numpy())
         np.testing.assert_allclose(belief[0, [1, 3]], expected, rtol=1e-4, atol=1e-6)
         assert belief[0, [0, 2]].tolist() == [0.0, 0.0]
@@ -114,7 +114,7 @@ def test_planning_steps_carry_a_one_hot_context(affine_model):
     model = BeliefModel(affine_model())
     generator = torch.Generator().manual_seed(0)
     packed, _, _, state = model.sample(PLAN[:1].expand(5, 1), model.reset(np.tile(PACKED, (5, 1)), generator))
-    belief = BeliefCodec(2, 4).unpack_tensors(packed)[1]
+    belief = BeliefCodec(2, 4).unpack(packed)[1]
     assert belief.sum(-1).tolist() == [1.0] * 5
     assert belief.argmax(-1).tolist() == [[1, 3][context] for context in state["context"].tolist()]
 

@@ -14,10 +14,15 @@ from mbrl.planning.trajectory_opt import Optimizer
 from omegaconf import OmegaConf
 
 from mbrl_hdp.control.optimizers import ColoredCemOptimizer, RandomShootingOptimizer
-from mbrl_hdp.control.planner import PLANNERS, CemConfig, CustomConfig, IcemConfig, MbrlCemConfig, make_planner
+from mbrl_hdp.control.planner import make_planner
 from mbrl_hdp.control.tracker import BeliefTracker
 from mbrl_hdp.errors import CheckpointError, ConfigError
+from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.seeding import sub_seed
+from mbrl_hdp_planners import CemConfig, CustomConfig, IcemConfig, MbrlCemConfig
+
+_REGISTRY = load_registry()
+PLANNERS = {name: _REGISTRY.get("planner", name).spec.config for name in _REGISTRY.names("planner")}
 
 START = np.array([0.4, -0.6], dtype=np.float32)
 PACKED = np.concatenate([START, [0.0, 0.7, 0.0, 0.3]]).astype(np.float32)
@@ -302,7 +307,7 @@ def test_random_shooting_stays_within_bounds_and_takes_the_best(color):
         (CemConfig(horizon=3, replan_freq=4), "planner.replan_freq=4 exceeds planner.horizon=3"),
         (CustomConfig(optimizer="mbrl.planning.NoSuch"), "planner.optimizer='mbrl.planning.NoSuch' cannot be imported"),
         (CustomConfig(optimizer="no_such_package.Thing"), "cannot be imported"),
-        (CustomConfig(optimizer="nothing"), "cannot be imported"),
+        (CustomConfig(optimizer="nothing"), "is no import path"),
         (CustomConfig(optimizer="collections.OrderedDict"), "has no method optimize"),
         (CustomConfig(kwargs={"no_such": 1}), "planner.kwargs"),
     ],

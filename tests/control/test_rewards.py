@@ -7,11 +7,12 @@ import torch
 
 from mbrl_hdp.control.model import BeliefModel, FilteringBeliefModel
 from mbrl_hdp.control.model_env import BeliefModelEnv
-from mbrl_hdp.control.planner import CemConfig, make_planner
+from mbrl_hdp.control.planner import make_planner
 from mbrl_hdp.control.rewards import LearnedReward, context_reward, expected_reward, uses_context
 from mbrl_hdp.control.tracker import BeliefTracker
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import DataError
+from mbrl_hdp_planners import CemConfig
 
 START = np.array([0.4, -0.6], dtype=np.float32)
 BELIEF = np.array([0.0, 0.7, 0.0, 0.3], dtype=np.float32)

@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Discrete
 
 import mbrl_hdp
 from mbrl_hdp.data.collect import collect
-from mbrl_hdp.envs import BatchSwitchingEnv, Context, MarkovChain, SwitchingContext
+from mbrl_hdp.envs import BatchPhysics, BatchSwitchingEnv, Context, MarkovChain, SwitchingContext
 from mbrl_hdp.errors import DataError
 
 
@@ -34,7 +34,7 @@ class Walk(gymnasium.Env):
         return self.state, float(self.state.sum()), terminated, self.num_steps == self.horizon, {}
 
 
-class WalkPhysics:
+class WalkPhysics(BatchPhysics):
     """The batched twin without terminations."""
 
     obs_dim = act_dim = 2

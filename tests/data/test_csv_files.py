@@ -179,7 +179,7 @@ def test_files_that_are_no_text(tmp_path):
     with pytest.raises(DataError, match=r"nothing\.csv does not exist"):
         load_trajectories(tmp_path / "nothing.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(DataError, match=r"folder\.csv cannot be read"):
+    with pytest.raises(DataError, match=r"folder\.csv is a folder"):
         load_trajectories(tmp_path / "folder.csv")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mbrl_hdp.envs import BatchSwitchingEnv, Context, MarkovChain, ScheduleChain, StateDependentChain
+from mbrl_hdp.envs import BatchPhysics, BatchSwitchingEnv, Context, MarkovChain, ScheduleChain, StateDependentChain
 from mbrl_hdp.envs.cartpole import make_cartpole
 from mbrl_hdp.errors import ConfigError
 
 
-class Drift:
+class Drift(BatchPhysics):
     """Position += gain * sum(push * act) + wind, from a drawn start; two actions."""
 
     obs_dim, act_dim, dt, horizon = 1, 2, 0.1, 4

@@ -7,10 +7,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-import torch
 import yaml
-from gymnasium.utils.env_checker import check_env
-from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 import mbrl_hdp.envs
 from mbrl_hdp.envs import BatchSwitchingEnv
@@ -124,36 +121,6 @@ def test_truncates_at_the_horizon_and_never_terminates():
     assert env.unwrapped.core.state.x_pos > 2.4  # the package would have ended the episode
     env.reset()
     assert env.step(np.ones(1, np.float32))[2:4] == (False, False)
-
-
-def test_torch_functions_equal_the_environment():
-    env = gymnasium.make(ENV_ID)
-    env.reset(seed=0)
-    acts, following, rewards = [], [], []
-    env.action_space.seed(0)
-    for _ in range(100):
-        acts.append(env.action_space.sample())
-        obs, reward, terminated, _, _ = env.step(acts[-1])
-        following.append(obs)
-        rewards.append(reward)
-        assert not terminated
-    act, next_obs = torch.as_tensor(np.array(acts)), torch.as_tensor(np.array(following))
-    ours = env.get_wrapper_attr("reward_fn")(act, next_obs)
-    assert ours.shape == (100, 1)
-    assert ours[:, 0].numpy() == pytest.approx(np.array(rewards), abs=1e-5)
-    is_over = env.get_wrapper_attr("termination_fn")(act, next_obs)
-    assert is_over.shape == (100, 1)
-    assert is_over.dtype == torch.bool
-    assert not is_over.any()
-    assert CartPolePhysics().reward(act.numpy(), next_obs.numpy()) == pytest.approx(np.array(rewards), abs=1e-5)
-
-
-def test_outside_checkers_accept_it():
-    env = gymnasium.make(ENV_ID, render_mode="rgb_array")
-    check_env(env.unwrapped)
-    check_env(env)
-    check_env_sb3(env, warn=True)
-    check_env_sb3(CartPoleSwingUp(), warn=True)
 
 
 def test_an_env_can_be_made_again_from_its_spec():

@@ -197,9 +197,7 @@ def test_state_dependent_chain_follows_the_observation():
 def test_schedule_holds_or_repeats():
     assert walk_contexts(ScheduleChain([0, 2, 2, 1]), 7)[0].tolist() == [0, 2, 2, 1, 1, 1, 1]
     assert walk_contexts(ScheduleChain([0, 2, 1], repeat=True), 7)[0].tolist() == [0, 2, 1, 0, 2, 1, 0]
-    dwells = ScheduleChain.from_dwells([(1, 3), (0, 2)], num_contexts=4)
-    assert dwells.num_contexts == 4
-    assert walk_contexts(dwells, 6)[0].tolist() == [1, 1, 1, 0, 0, 0]
+    assert ScheduleChain([1, 0], num_contexts=4).num_contexts == 4
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,11 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-import torch
 import yaml
-from gymnasium.utils.env_checker import check_env
 from highway_env import utils
-from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 from mbrl_hdp.envs import intersection_road as road
-from mbrl_hdp.envs.intersection import IntersectionLeftTurn, make_intersection
+from mbrl_hdp.envs.intersection import make_intersection
 from mbrl_hdp.envs.intersection_highway import HighwayBackend, _make_road
 from mbrl_hdp.envs.intersection_physics import IntersectionPhysics
 from mbrl_hdp.envs.intersection_vehicle import VEHICLES, IntersectionConfig, advance, cars_overlap, coast
@@ -25,21 +22,6 @@ BACKENDS = ["highway_env", "vector"]
 PRESETS = Path(__file__).parents[2] / "conf" / "env"
 SOUTH_START = [2.0, 11.0, 0.0, -10.0, 0.0, -1.0]
 NORTH_START = [-2.0, -12.0, 0.0, 11.0, 0.0, 1.0]
-
-
-def rollout(env, acts, seed=0):
-    """Observations (first one included), rewards, acting contexts and the last info."""
-    obs, info = env.reset(seed=seed)
-    all_obs, rewards, contexts = [obs], [], []
-    for act in acts:
-        obs, reward, terminated, truncated, info = env.step(act)
-        assert not terminated
-        all_obs.append(obs)
-        rewards.append(reward)
-        contexts.append(info["context"])
-    assert truncated == (len(acts) >= env.unwrapped.horizon)
-    env.close()
-    return np.array(all_obs), np.array(rewards), np.array(contexts), info
 
 
 def random_acts(seed, num=100):
@@ -102,7 +84,7 @@ def test_vector_tracks_highway_env(vehicle, seed):
 
 
 @pytest.mark.parametrize("vehicle", VEHICLES)
-def test_vector_tracks_highway_env_through_the_environment(vehicle):
+def test_vector_tracks_highway_env_through_the_environment(rollout, vehicle):
     acts = random_acts(5)
     theirs, _, contexts, info = rollout(make_intersection(vehicle=vehicle), acts, seed=3)
     ours, _, our_contexts, our_info = rollout(make_intersection(vehicle=vehicle, backend="vector"), acts, seed=3)
@@ -153,7 +135,7 @@ def test_start_is_the_papers():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("vehicle", VEHICLES)
 @pytest.mark.parametrize("actuation", [1.0, -1.0, 0.3])
-def test_actuation_scales_the_steering_only(backend, vehicle, actuation):
+def test_actuation_scales_the_steering_only(rollout, backend, vehicle, actuation):
     env = make_intersection(backend=backend, vehicle=vehicle, actuation=[actuation])
     obs, rewards, _, _ = rollout(env, np.array([[0.6, -0.4], [0.0, 0.0]]))
     angle = -0.4 * math.pi / 4 * actuation
@@ -171,7 +153,7 @@ def test_actuation_scales_the_steering_only(backend, vehicle, actuation):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_report_is_what_acted(backend):
+def test_report_is_what_acted(rollout, backend):
     acts = np.tile([0.0, 0.3], (60, 1))
     obs, _, contexts, _ = rollout(make_intersection(backend=backend), acts, seed=4)
     heading = np.unwrap(np.arctan2(obs[:, 5], obs[:, 4]))
@@ -179,7 +161,7 @@ def test_report_is_what_acted(backend):
     np.testing.assert_array_equal(np.diff(heading) > 0, contexts == 0)
 
 
-def test_social_car_takes_its_route():
+def test_social_car_takes_its_route(rollout):
     """Alone on the road: a right turn about (-11, -11), then west along y = -2 at the limit of 10 m/s."""
     obs, _, _, _ = rollout(make_intersection(backend="vector"), np.tile([-1.0, 0.0], (100, 1)))
     x, y = obs[:, 6], obs[:, 7]
@@ -190,7 +172,7 @@ def test_social_car_takes_its_route():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_social_car_goes_on_beyond_its_road(backend):
+def test_social_car_goes_on_beyond_its_road(rollout, backend):
     env = make_intersection(backend=backend, horizon=180)
     obs, _, _, _ = rollout(env, np.tile([-0.05, 0.0], (180, 1)))
     assert obs[-1, 6] < -160  # the road ends at -111
@@ -247,23 +229,6 @@ def test_collision_is_reported_and_changes_nothing(backend):
     assert not info["crashed"]
 
 
-def test_batch_is_the_same_episode():
-    acts = random_acts(4)
-    obs, rewards, contexts, last = rollout(make_intersection(backend="vector"), acts, seed=9)
-    batch = make_intersection(backend="vector").as_batch(1)
-    first, _ = batch.reset(seed=9)
-    np.testing.assert_array_equal(first[0], obs[0])
-    for t, act in enumerate(acts):
-        batch_obs, reward, terminated, truncated, info = batch.step(act[None])
-        np.testing.assert_allclose(batch_obs[0], obs[t + 1], rtol=1e-12, atol=1e-12)
-        assert reward[0] == pytest.approx(rewards[t], rel=1e-12)
-        assert info["context"][0] == contexts[t]
-        assert not terminated[0]
-        assert truncated[0] == (t == 99)
-    assert info["crashed"][0] == last["crashed"]
-    assert info["distance"][0] == pytest.approx(last["distance"])
-
-
 def test_copies_of_a_batch_do_not_mix():
     physics = IntersectionPhysics(IntersectionConfig(social_longitudinal=80.0, social_to="east"))
     rng = np.random.default_rng(0)
@@ -277,62 +242,6 @@ def test_copies_of_a_batch_do_not_mix():
             alone = physics.step(alone, act[one], {"actuation": actuation[one]})
         np.testing.assert_allclose(alone.ego[0], together.ego[index], atol=1e-10)
         np.testing.assert_allclose(alone.social[0], together.social[index], atol=1e-6)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_seeds_hold_and_resets_leave_nothing_behind(backend):
-    env = make_intersection(backend=backend)
-    acts = random_acts(1, 40)
-
-    def episode(seed):
-        obs, info = env.reset(seed=seed)
-        return [(obs, info["next_context"])] + [(step[0], step[4]["context"]) for step in map(env.step, acts)]
-
-    first, other, again = episode(7), episode(8), episode(7)
-    assert [context for _, context in first] == [context for _, context in again]
-    assert [context for _, context in first] != [context for _, context in other]
-    np.testing.assert_array_equal([obs for obs, _ in first], [obs for obs, _ in again])
-
-
-def test_reward_and_termination_functions():
-    numbers = {"speed_weight": 0.7, "lane_scale": 6.0, "steering_weight": 0.2, "heading_weight": 1.3}
-    acts = random_acts(6)
-    obs, rewards, _, _ = rollout(make_intersection(backend="vector", **numbers), acts)
-    env = IntersectionLeftTurn(IntersectionConfig(**numbers), backend="vector")
-    act, next_obs = torch.as_tensor(acts), torch.as_tensor(obs[1:])
-    assert env.reward_fn(act, next_obs).shape == (100, 1)
-    np.testing.assert_allclose(env.reward_fn(act, next_obs)[:, 0], rewards, rtol=1e-12)
-    done = env.termination_fn(act, next_obs)
-    assert done.shape == (100, 1)
-    assert done.dtype == torch.bool
-    assert not done.any()
-    assert env.reward_fn(act.float(), next_obs.float()).dtype == torch.float32
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_checkers(backend):
-    env = make_intersection(backend=backend, render_mode="rgb_array")
-    check_env(env, skip_render_check=True)
-    check_env_sb3(env)
-    env.close()
-
-
-def test_picture_shows_context_and_belief():
-    env = make_intersection(backend="vector", render_mode="rgb_array")
-    env.reset(seed=0)
-    frames = [env.render()]
-    for act in random_acts(0, 20):
-        env.step(act)
-    frames.append(env.render())
-    env.show_belief([0.3, 0.7])
-    frames.append(env.render())
-    assert all(frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape == frames[0].shape for frame in frames)
-    scene = slice(0, 420)
-    assert (frames[0][scene] != frames[1][scene]).any()
-    assert (frames[1][scene] == frames[2][scene]).all()
-    assert (frames[1] != frames[2]).any()
-    assert make_intersection(backend="vector").render() is None
 
 
 @pytest.mark.parametrize("vehicle", VEHICLES)

@@ -27,13 +27,13 @@ def test_only_switches_that_the_belief_had_wrong_are_counted():
     found = switch_loss([played], [known], [np.array([0, 1, 0, 1, 0])])
     assert found.switches_per_episode == 2
     assert found.misidentified_per_episode == 1
-    assert found.known_return_mean == 6
-    assert found.return_lost_per_switch == pytest.approx(3.0)
+    assert found.return_mean == 6
+    assert found.difference_per_misidentified_switch == pytest.approx(3.0)
 
 
 def test_no_wrong_switch_means_no_loss_per_switch():
     played = record([0, 1], [1, 1])
-    assert switch_loss([played], [played], [np.array([0, 1])]).return_lost_per_switch is None
+    assert switch_loss([played], [played], [np.array([0, 1])]).difference_per_misidentified_switch is None
 
 
 def test_slots_are_matched_to_true_contexts():

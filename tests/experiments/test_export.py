@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 import mbrl_hdp
 from mbrl_hdp.control.saving import load_policy, load_reward
 from mbrl_hdp.control.tracker import BeliefTracker
+from mbrl_hdp.data.tensor_files import write_tensors
 from mbrl_hdp.errors import CheckpointError
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.episodes import run_episode
@@ -29,7 +30,7 @@ def run_with_spare_slots(agent):
     words = [*SMALL, *thresholds, *agent]
     run = start_run(check_config(load_config(words, registry)), registry)
     with SilentLog(1, is_wanted=False) as log:
-        new = collect_episodes(run, 0, log)
+        new, _ = collect_episodes(run, 0, log)
         is_refit = update_model(run, 0, log)
     update_agent(run, 0, new, is_refit)
     return run
@@ -47,7 +48,7 @@ def test_the_exported_policy_acts_the_same(tmp_path):
     full, small = (
         run_episode(run.task.env, act, tracker, seed=5)
         for act, tracker in (
-            (lambda packed: run.agent.act(packed, explore=False), run.agent.tracker()),
+            (lambda packed: run.agent.act(packed, explore=False), run.tracker),
             (lambda packed: policy.select_action(packed, evaluate=True), BeliefTracker(model)),
         )
     )
@@ -78,7 +79,7 @@ def test_a_learned_reward_comes_along(tmp_path):
     with torch.no_grad():
         for number, slot in enumerate(run.model.slots.tolist()):
             found = reward(act, obs, torch.full((50,), number))
-            torch.testing.assert_close(found, run.agent.reward_fn(act, obs, torch.full((50,), slot)))
+            torch.testing.assert_close(found, run.task.reward_fn(act, obs, torch.full((50,), slot)))
             assert found.std() > 0
 
 
@@ -90,9 +91,11 @@ def test_files_that_cannot_be_read_are_named(tmp_path, load, name):
     with pytest.raises(CheckpointError, match=f"cannot read the {name}"):
         load(tmp_path)
     save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(CheckpointError, match="no checksum"):
+        load(tmp_path)
+    write_tensors(tmp_path / f"{name}.safetensors", {"x": torch.zeros(1)}, {"schema_version": 1})
     with pytest.raises(CheckpointError, match="another version"):
         load(tmp_path)
-    words = json.dumps({"schema_version": 1, "obs_dim": 2})
-    save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors", metadata={"words": words})
+    write_tensors(tmp_path / f"{name}.safetensors", {"x": torch.zeros(1)}, {"schema_version": 2, "obs_dim": 2})
     with pytest.raises(CheckpointError, match=f"the {name} in .* cannot be built"):
         load(tmp_path)

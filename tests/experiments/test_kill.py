@@ -25,17 +25,17 @@ import mbrl_hdp.experiments.checkpoint as checkpoint
 import mbrl_hdp.experiments.loop as loop
 
 place, count, *words = sys.argv[1:]
-module = checkpoint if place == "save_file" else loop
+module = checkpoint if place == "write_tensors" else loop
 real, calls = getattr(module, place), []
 
 def dies(*args, **kwargs):
     calls.append(place)
     if len(calls) < int(count):
         return real(*args, **kwargs)
-    if place == "save_file":
+    if place == "write_tensors":
         real(*args, **kwargs)
-        whole = Path(args[1]).read_bytes()
-        Path(args[1]).write_bytes(whole[: len(whole) // 2])
+        whole = Path(args[0]).read_bytes()
+        Path(args[0]).write_bytes(whole[: len(whole) // 2])
     os.kill(os.getpid(), signal.SIGKILL)
 
 setattr(module, place, dies)
@@ -56,8 +56,8 @@ def killed_at(place, count, *words):
     ("agent", "kills"),
     [
         # In the warm start, before any checkpoint; after metrics.csv, before the checkpoint; inside the checkpoint.
-        ("c_sac", [("run_episode", 3), ("write_snapshot", 2), ("save_file", 1)]),
-        ("c_cem", [("save_file", 2)]),
+        ("c_sac", [("run_episode", 3), ("write_snapshot", 2), ("write_tensors", 1)]),
+        ("c_cem", [("write_tensors", 2)]),
     ],
 )
 def test_a_killed_run_is_the_same_run(agent, kills, tmp_path):

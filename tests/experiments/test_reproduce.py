@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +12,22 @@ import torch
 from mbrl_hdp.cli import main
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments import reproduce as module
-from mbrl_hdp.experiments.reproduce import ReproduceOptions, read_records, reproduce, share_of
-from mbrl_hdp.experiments.studies import branches, chain_bias, load_study, robust, study_names, table1, table_s3
+from mbrl_hdp.experiments.fingerprint import reached_modules, roots_of
+from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce, share_of
+from mbrl_hdp.experiments.studies import (
+    branches,
+    cartpole_fit,
+    chain_bias,
+    load_study,
+    robust,
+    study_names,
+    table1,
+    table_s3,
+)
 from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes, switch_probability
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Study, cell_key, table
+from mbrl_hdp.experiments.studies.records import _parse, records_path
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Study, cell_key, changed_keys, table
+from mbrl_hdp.inference.schedule import FitConfig
 
 
 def counting_study(calls):
@@ -28,7 +42,7 @@ def counting_study(calls):
         total = sum(record.results["square"] for record in records)
         return Page(f"total {total}", [Gate("fifty", str(total), total == 50 if len(records) == 3 else None)])
 
-    return Study("counting", "Squares", cells, run, page)
+    return Study("counting", "Squares", cells, run, page, dict)
 
 
 @pytest.fixture
@@ -60,7 +74,7 @@ def test_a_line_cut_short_is_run_again(calls, tmp_path):
     path.write_text("\n".join(path.read_text().splitlines()[:2]) + '\n{"settings": {"se\n')
     reproduce("counting", options)
     assert calls == [3, 4, 5, 5]
-    assert len(read_records(module.load_study("counting"), tmp_path)) == 3
+    assert "3 of 3 cells" in (tmp_path / "counting.md").read_text()
 
 
 def test_shares_and_sizes_split_the_cells(calls, tmp_path):
@@ -103,8 +117,139 @@ def test_default_cells_of_chain_bias_are_those_of_robust():
     assert {cell_key(cell) for cell in default} <= known
 
 
+class TestStale:
+    """Cells of another configuration or other code are shown, marked, and run again."""
+
+    def counts(self, tmp_path):
+        rows, changes = module.stale("counting", ReproduceOptions(out=tmp_path))
+        return [int(number) for number in rows[0][2:]], changes
+
+    def rewrite(self, tmp_path, change):
+        path = tmp_path / "counting.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows[:2]:
+            change(row)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    @pytest.mark.parametrize(
+        ("change", "place", "words"),
+        [
+            (lambda row: row["identity"].update(code="0" * 16), 1, "stale by code"),
+            (lambda row: row["identity"]["config"].update(max_contexts=9), 2, "stale by configuration"),
+            (lambda row: row.pop("identity"), 3, "run before fingerprints"),
+        ],
+    )
+    def test_a_changed_cell_is_found_marked_and_replaced(self, calls, tmp_path, change, place, words):
+        options = ReproduceOptions(out=tmp_path)
+        assert self.counts(tmp_path)[0] == [0, 0, 0, 0, 3]
+        (page,) = reproduce("counting", options)
+        assert self.counts(tmp_path)[0] == [3, 0, 0, 0, 0]
+        assert "Stale" not in page.read_text()
+        self.rewrite(tmp_path, change)
+        found = [1, 0, 0, 0, 0]
+        found[place] = 2
+        assert self.counts(tmp_path)[0] == found
+        reproduce("counting", replace(options, is_page_only=True))
+        assert calls == [3, 4, 5]
+        text = page.read_text()
+        assert f"**Stale: 2 {words} (max_contexts=3 seed=3; max_contexts=2 seed=4).**" in text
+        assert "| fifty | 50 | met † |" in text
+        reproduce("counting", options)
+        assert calls == [3, 4, 5, 3, 4]
+        assert self.counts(tmp_path)[0] == [3, 0, 0, 0, 0]
+        assert "| fifty | 50 | met |" in page.read_text()
+
+    def test_the_keys_that_changed_are_named(self, calls, tmp_path):
+        reproduce("counting", ReproduceOptions(out=tmp_path))
+        self.rewrite(tmp_path, lambda row: row["identity"]["config"].update(max_contexts=9))
+        assert self.counts(tmp_path)[1] == [
+            "counting: max_contexts: 9 -> 2 (1 cell)",
+            "counting: max_contexts: 9 -> 3 (1 cell)",
+        ]
+
+    def test_the_command_line_lists_and_sets_the_exit_code(self, calls, tmp_path, capsys):
+        assert main(["reproduce", "--stale", "--out", str(tmp_path)]) == 1
+        assert "never run" in capsys.readouterr().out
+        assert main(["reproduce", "counting", "--out", str(tmp_path)]) == 0
+        assert main(["reproduce", "counting", "--stale", "--out", str(tmp_path)]) == 0
+        assert calls == [3, 4, 5]
+        assert main(["reproduce"]) == 2
+        assert "which study" in capsys.readouterr().err
+
+    def test_rows_that_are_stale_are_marked_in_tables(self):
+        stale = replace(record(5, 100, fit_results(0.99)), state="stale by code")
+        assert "| 5 | 100 † |" in robust.page([stale]).body
+        assert "| 5 | 100 |" in robust.page([replace(stale, state="current")]).body
+
+
+def test_every_committed_row_is_still_shown():
+    """A row that no planned cell matches would silently leave its page."""
+    folder = Path(__file__).resolve().parents[2] / "docs" / "results"
+    for name in study_names():
+        study = load_study(name)
+        path = records_path(name, folder)
+        if path.is_file():
+            keys = {cell_key(cell) for cell in study.cells(None, False)}
+            rows = {record.key for record in map(_parse, path.read_text().splitlines()) if record is not None}
+            assert rows <= keys, name
+
+
+def test_pages_are_not_fingerprinted():
+    for name in study_names():
+        study = load_study(name)
+        cell = study.cells(None, False)[0]
+        reached = reached_modules(roots_of(study.run.__module__, study.resolve(cell)))
+        assert study.page.__module__ not in reached, name
+        assert "mbrl_hdp.experiments.reproduce" not in reached
+
+
+def test_a_cell_s_identity_has_the_defaults(monkeypatch):
+    """A default that changes is seen although the cell does not name it."""
+    study = load_study("robust")
+    cell = study.cells(None, False)[0]
+    before = study.identity(cell)
+    assert before.config["prior"]["row_concentration"] == 100.0
+    assert before.config["fit"]["num_steps"] == 500
+    schedule = FitConfig().schedules[0]
+    assert before.config["fit"]["schedules"][0]["freeze_until"] == schedule.freeze_until
+    monkeypatch.setattr(cartpole_fit, "FitConfig", partial(FitConfig, num_steps=400))
+    assert changed_keys(before.config, study.identity(cell).config) == ["fit.num_steps: 500 -> 400"]
+
+
+def branch(accuracy, kept=2, mass=1e-5):
+    return {"accuracy": accuracy, "num_contexts": kept, "masses": [0.6, 0.4, mass], "top_weights": [0.6, 0.4, 0.0],
+            "two_transition": [[0.9, 0.1], [0.1, 0.9]]}  # fmt: skip
+
+
+def table1_record(size, seed, **branches):
+    found = {str(eps): branches.get("every", branch(0.99)) for eps in table1.THRESHOLDS}
+    settings = fit_settings(size, seed, dynamics={"name": "cartpole", "std_floor": table1.STD_FLOOR})
+    return CellRecord(settings | {"thresholds": list(table1.THRESHOLDS)}, {"branches": found}, "abc", 1.0)
+
+
+def test_gates_of_table1_leave_out_no_threshold_and_no_size():
+    records = [table1_record(size, seed) for size in (5, 100) for seed in range(100, 110)]
+    gates = table1.page(records).gates
+    assert {gate.name.partition(":")[0] for gate in gates} == {
+        f"eps={eps:g}, K={size}" for eps in table1.THRESHOLDS for size in (5, 100)
+    }
+    assert len(gates) == 2 * 3 * 2
+    assert all(gate.is_met for gate in gates)
+    wrong = [*records[:-1], table1_record(100, 109, every=branch(0.67))]
+    missed = [gate.name for gate in table1.page(wrong).gates if gate.is_met is False]
+    assert missed == [
+        f"eps={eps:g}, K=100: every run keeps two contexts, accuracy above 0.95" for eps in (0, 0.01, 0.1)
+    ]
+    third = [*records[:-1], table1_record(100, 109, every=branch(0.99, kept=3))]
+    assert [gate.name for gate in table1.page(third).gates if gate.is_met is False] == missed
+    assert "3 of 30 at K=100" in table_s3.page(wrong).body
+    assert {gate.name.partition(":")[0] for gate in table_s3.page(wrong).gates} == {
+        f"eps={eps:g}, K=100" for eps in table1.THRESHOLDS
+    }
+
+
 def record(size, seed, results):
-    return Record(fit_settings(size, seed), results, "abc", 1.0)
+    return CellRecord(fit_settings(size, seed), results, "abc", 1.0)
 
 
 def fit_results(accuracy, kept=2):
@@ -172,7 +317,7 @@ def test_a_branch_equals_the_whole_run():
         branch.advance(step, 8)
 
         whole, uninterrupted = fresh()
-        whole.distiller.train_threshold = 0.34
+        whole.distillation.train_threshold = 0.34
         uninterrupted.advance(0, 8)
     assert torch.equal(branch.keep, uninterrupted.keep)
     for ours, theirs in zip(branched.parameters(), whole.parameters(), strict=True):

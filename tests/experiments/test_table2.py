@@ -2,19 +2,22 @@
 
 import pytest
 
-from mbrl_hdp.experiments.studies import load_study, table2
-from mbrl_hdp.experiments.studies.study import Record
+from mbrl_hdp.experiments.config import check_config, load_config
+from mbrl_hdp.experiments.studies import load_study, table2, train_cell
+from mbrl_hdp.experiments.studies.study import CellRecord
 
 
 def record(agent, failure, seed, value, episodes=160, curve=None, profile="fast"):
     summary = {
         "returns": [value - 1.0, value + 1.0], "return_mean": value, "return_std": 1.4, "num_real_episodes": episodes,
         "num_contexts": 2, "context_accuracy": 0.98, "switch_delay": 0.2, "wall_time_s": 90.0,
-        "switch_loss": {"known_return_mean": value + 1, "return_lost_per_switch": 0.1},
+        "truth_fed": {
+            "return_mean": value + 1, "return_difference": 1.0, "difference_per_misidentified_switch": 0.1,
+        },
         "time_breakdown_s": {"env": 1.0, "act": 2.0, "model": 3.0, "agent": 0.0, "evaluate": 4.0},
     }  # fmt: skip
-    settings = {"agent": agent, "failure": failure, "profile": profile, "seed": seed, "overrides": []}
-    return Record(settings, {"summary": summary, "curve": curve or [[100, value, 30.0]]}, "abc", 1.0)
+    settings = {"agent": agent, "failure": failure, "profile": profile, "seed": seed}
+    return CellRecord(settings, {"summary": summary, "curve": curve or [[100, value, 30.0]]}, "abc", 1.0)
 
 
 def gates(records):
@@ -51,16 +54,62 @@ def test_the_curve_counts_seconds_without_evaluations():
         {"num_real_episodes": "100", "return_mean": "", "env_s": "1", "act_s": "", "model_s": "2", "evaluate_s": "50"},
         {"num_real_episodes": "120", "return_mean": "85.5", "env_s": "1", "act_s": "3", "model_s": "2", "agent_s": "4"},
     ]
-    assert table2.learning_curve(rows) == [[120, 85.5, 13.0]]
+    assert train_cell.learning_curve(rows) == [[120, 85.5, 13.0]]
 
 
-def test_the_plan_has_every_agent_on_every_failure_and_the_paper_s_budget_once():
+def test_the_plan_has_every_agent_on_every_failure_and_the_paper_s_settings_once():
     cells = load_study("table2").cells(None, False)
     assert len(cells) == 4 * 4 * 3 + 1
-    assert [cell["profile"] for cell in cells].count("paper") == 1
-    for cell in cells:
-        is_soft_cem = cell["agent"] == "C-CEM" and cell["failure"] != "hard"
-        assert ("planner.num_particles=24" in cell["overrides"]) == is_soft_cem
-    by_failure = {(cell["failure"], tuple(cell["overrides"][2:])) for cell in cells if cell["agent"][1:] != "-CEM"
-                  and cell["profile"] == "fast"}  # fmt: skip
-    assert len(by_failure) == 4, "the three SAC agents must have the same settings on a failure"
+    presets = [train_cell.preset_of(cell) for cell in cells]
+    assert [name for name in presets if name.startswith("paper/")] == ["paper/cartpole_hard_c_sac"]
+    assert len(set(presets)) == 4 * 4 + 1
+
+
+def test_a_cell_s_identity_is_its_preset_as_train_runs_it():
+    """`mbrl-hdp train experiment=NAME seed=S` has the settings that the cell is identified by, all of them."""
+    by_preset = {train_cell.preset_of(cell): cell for cell in load_study("table2").cells(None, False)}
+    for preset, cell in by_preset.items():
+        config = check_config(load_config([f"experiment={preset}", f"seed={cell['seed']}"]))
+        found = train_cell.resolve(cell)
+        assert found == train_cell.resolved_run(config), preset
+        assert (found["agent"]["name"], found["env"]["name"]) == (config.agent.name, config.env.name)
+        assert found["budget"]["warm_model_steps"] == found["fit"]["num_steps"]
+        assert found["budget"]["model_steps"] == found["refit"]["num_steps"]
+
+
+def test_the_three_policies_have_the_same_settings_on_a_failure():
+    for failure in train_cell.FAILURES:
+        settings = []
+        for agent in ("C-SAC", "FI-SAC", "NI-SAC"):
+            found = train_cell.resolve({"agent": agent, "failure": failure, "profile": "fast", "seed": 100})
+            found["agent"].pop("name")
+            settings.append(found)
+        assert settings[0] == settings[1] == settings[2], failure
+
+
+def test_settings_that_were_reported_are_in_the_presets():
+    def found(agent, failure):
+        return train_cell.resolve({"agent": agent, "failure": failure, "profile": "fast", "seed": 100})
+
+    soft = found("C-CEM", "soft .1")["planner"]
+    assert (soft["horizon"], soft["num_particles"], soft["context_mode"]) == (12, 24, "feedback")
+    assert found("C-CEM", "hard")["planner"]["num_particles"] == 6
+    policy = found("NI-SAC", "soft .3")
+    assert (policy["agent"]["discount"], policy["agent"]["initial_temperature"]) == (0.92, 0.1)
+    assert (policy["budget"]["num_epochs"], found("NI-SAC", "hard")["budget"]["num_epochs"]) == (300, 150)
+
+
+def test_differences_are_between_the_same_episodes():
+    ours = [record("C-SAC", "hard", seed, value) for seed, value in ((100, 80.0), (101, 90.0))]
+    others = [record("NI-SAC", "hard", seed, value) for seed, value in ((101, 85.0), (102, 1.0))]
+    (pair,) = table2.paired_differences(ours, others)
+    assert pair.tolist() == [5.0, 5.0]
+    assert "| C-SAC - NI-SAC | +5.00 [+5.00, +5.00] | - | - | - |" in table2.page([*ours, *others]).body
+
+
+def test_summaries_of_before_are_read():
+    new = record("C-SAC", "hard", 100, 80.0)
+    old = record("C-SAC", "hard", 100, 80.0)
+    old.results["summary"].pop("truth_fed")
+    old.results["summary"]["switch_loss"] = {"known_return_mean": 81.0, "return_lost_per_switch": 0.1}
+    assert table2.page([old]).body == table2.page([new]).body

@@ -134,7 +134,7 @@ def test_duplicate_name_names_both_packages_whatever_the_order(is_reversed):
 def test_same_name_of_two_kinds_is_fine():
     module = plugin(mbrl_hdp_register_priors=[GOOD], mbrl_hdp_register_distillers=[GOOD])
     registry = load_registry(sources=[source("both", module)])
-    assert [p.kind for p in registry.all()] == ["distiller", "prior"]
+    assert [p.kind for p in registry.all()] == ["distillation", "prior"]
     assert not registry.problems
 
 
@@ -206,9 +206,11 @@ def test_installed_plugins_have_no_problem_and_every_kind_has_its_hook():
         warnings.simplefilter("error")
         registry = load_registry(strict=True)
     assert {"hdp", "dirichlet", "mle"} <= set(registry.names("prior"))
-    assert {"stationary", "beta"} <= set(registry.names("distiller"))
+    assert {"stationary", "beta"} <= set(registry.names("distillation"))
+    assert set(registry.names("agent")) == {"c_cem", "c_sac", "fi_sac", "ni_sac", "mbrl_sac"}
+    assert {"cem", "mbrl_cem", "icem", "mppi", "random_shooting", "custom"} <= set(registry.names("planner"))
     assert {"delta_mlp", "linear", "cartpole", "drone", "vehicle"} <= set(registry.names("dynamics"))
-    assert len({kind.hook for kind in KINDS}) == len(KINDS) == 4
+    assert len({kind.hook for kind in KINDS}) == len(KINDS) == 6
 
 
 def test_no_manager_exists_at_import():

@@ -16,6 +16,7 @@ from mbrl_hdp.hooks.registry import PluginSource
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.testing import check_baseline, check_distiller, check_dynamics, check_prior
 from mbrl_hdp.types import ContextChain, TaskSpec
+from mbrl_hdp_priors import DirichletPrior
 
 
 @pytest.mark.parametrize("name", ["hdp", "dirichlet", "mle"])
@@ -27,7 +28,7 @@ def test_built_in_priors_conform(name, max_contexts):
 
 @pytest.mark.parametrize("name", ["stationary", "beta"])
 def test_built_in_rules_conform(name):
-    check_distiller(load_registry().build_distiller(name, TaskSpec(max_contexts=4)))
+    check_distiller(load_registry().build_distillation(name, TaskSpec(max_contexts=4)))
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,21 @@ class RowsThatDoNotSum(ContextPrior):
         ones = torch.ones(self.max_contexts)
         rows = pyro.sample("rows", dist.Dirichlet(ones.expand(self.max_contexts, -1)).to_event(1))
         return ContextChain(pyro.sample("initial", dist.Dirichlet(ones)), 0.9 * rows)
+
+
+class ExpectedCounts(DirichletPrior):
+    """Steps towards prior + E[counts]: the natural gradient of the mean-field bound, not of the stated one."""
+
+    def natural_step(self, draws, step, centre=None):
+        with torch.no_grad():
+            counts = torch.cat([draws[0].expected_initial[None], draws[0].expected_transitions])
+            self._set_q_rows((1 - step) * self.q_rows() + step * (self.expected_prior_rows() + counts))
+
+
+def test_a_natural_step_of_another_bound_is_found_out():
+    check_prior(lambda: DirichletPrior(3, row_concentration=6.0, stickiness=1.0))
+    with pytest.raises(AssertionError, match=r"natural_step\(\): the bound still has a slope"):
+        check_prior(lambda: ExpectedCounts(3, row_concentration=6.0, stickiness=1.0))
 
 
 class NothingToLearn(ContextPrior):
@@ -129,5 +145,5 @@ def test_baselines_and_dynamics_come_through_their_hooks():
     module.mbrl_hdp_register_dynamics = hookimpl(mbrl_hdp_register_dynamics)
     registry = load_registry(sources=[PluginSource("mine", "my-package", "1", lambda: module)], strict=True)
     task = TaskSpec(2, obs_dim=3, act_dim=2)
-    assert isinstance(registry.build_baseline("follower", task), Follower)
+    assert isinstance(registry.get("baseline", "follower").build(EmptyConfig(), task), Follower)
     check_dynamics(registry.build_dynamics("affine", task))

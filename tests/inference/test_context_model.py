@@ -29,7 +29,7 @@ def model():
     parts = ModelParts(
         Part("hdp", registry.get("prior", "hdp").spec.config()),
         Part("linear", config(std_floor=1e-3)),
-        Part("stationary", registry.get("distiller", "stationary").spec.config()),
+        Part("stationary", registry.get("distillation", "stationary").spec.config()),
     )
     made = build_model(parts, TaskSpec(2, obs_dim=1, act_dim=1), registry)
     with torch.no_grad():
@@ -234,4 +234,4 @@ class TestFiles:
         model.save(tmp_path)
         words = json.loads((tmp_path / "model.json").read_text())
         assert words["parts"]["prior"]["name"] == "hdp"
-        assert words["schema_version"] == 1
+        assert words["schema_version"] == 2

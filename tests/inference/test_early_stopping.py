@@ -125,13 +125,13 @@ def untrained(data):
     return model
 
 
-PARTS = (("prior", "hdp"), ("dynamics", "linear"), ("distiller", "stationary"))
+PARTS = (("prior", "hdp"), ("dynamics", "linear"), ("distillation", "stationary"))
 
 
 def trainer_of(model, data, schedule=TEMPERED, **changes):
     config = FitConfig(num_steps=30, batch_size=20, **changes)
     generator = torch.Generator().manual_seed(0)
-    parts = model.prior, model.dynamics, model.distiller
+    parts = model.prior, model.dynamics, model.distillation
     return Trainer(*parts, EpisodeTensors.of(data), config, schedule, generator)
 
 

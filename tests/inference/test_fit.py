@@ -1,6 +1,7 @@
 """From trajectories to contexts, on a toy world whose answer is known."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from mbrl_hdp.errors import ConfigError, FitError, PluginError
 from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.episodes import EpisodeTensors
-from mbrl_hdp.inference.fit import HeldOutScore, build_model, choose, held_out_score
+from mbrl_hdp.inference.fit import HeldOutScore, _hold_out, build_model, choose, held_out_score
 from mbrl_hdp.inference.model import ModelParts, Part
 from mbrl_hdp.inference.schedule import PLAIN, TEMPERED, FitConfig, Schedule
 from mbrl_hdp.inference.scoring import align, empirical_transition
@@ -101,10 +102,37 @@ def test_fit_leaves_the_global_generator_alone(data):
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_the_chain_is_settled_on_all_data_at_the_end(data):
+    """Steps that are too small to matter leave the chain where training starts it, at .8: only settling moves it."""
+    config = replace(QUICK, natural_step=1e-9)
+    fitted = mbrl_hdp.fit(data, weak_prior(), dynamics="linear", max_contexts=2, seed=1, config=config, progress=False)
+    to_true = align(fitted.most_likely(data), data.context).to_true
+    truth = empirical_transition(data.context)[np.ix_(to_true, to_true)]
+    np.testing.assert_allclose(fitted.transition, truth, atol=0.01)
+
+
+def test_held_out_episodes_are_not_trained_on(data):
+    """Another order of the held-out episodes leaves every number that training sees as it was."""
+    quick = FitConfig(num_steps=30, polish_steps=0, num_restarts=1, batch_size=20, holdout=0.25)
+    train, held_out = _hold_out(data, quick.holdout, seed=4)
+    is_held_out = np.array([(held_out.obs == episode).all((1, 2)).any() for episode in data.obs])
+    assert (train.num_episodes, held_out.num_episodes, is_held_out.sum()) == (60, 20, 20)
+    assert not any((train.obs == episode).all((1, 2)).any() for episode in held_out.obs)
+    order = np.arange(80)
+    order[is_held_out] = order[is_held_out][::-1]
+    turned = mbrl_hdp.Trajectories(data.obs[order], data.act[order])
+    one, two = (
+        mbrl_hdp.fit(each, dynamics="linear", max_contexts=2, seed=4, config=quick, progress=False)
+        for each in (mbrl_hdp.Trajectories(data.obs, data.act), turned)
+    )
+    for (name, found), wanted in zip(one.dynamics.named_parameters(), two.dynamics.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
 @pytest.mark.parametrize("prior", ["dirichlet", "mle"])
 def test_other_priors_learn_too(data, prior):
     # Without shared weights nothing starves a spare context: the threshold has to be higher, as the paper says.
-    rule = Part("stationary", load_registry().get("distiller", "stationary").spec.config(0.2, 0.1))
+    rule = Part("stationary", load_registry().get("distillation", "stationary").spec.config(0.2, 0.1))
     fitted = mbrl_hdp.fit(data, prior, rule, "linear", max_contexts=3, seed=0, config=QUICK, progress=False)
     assert fitted.num_contexts == 2
     assert accuracy(fitted, world(20, 99)) > 0.95
@@ -217,6 +245,19 @@ class TestChoose:
         worse = HeldOutScore(np.full(4, 5.0), few + 0.3, 2)
         assert choose([lucky, worse]) == 0
 
+    @pytest.mark.parametrize(("standard_errors", "taken"), [(1.9, 1), (2.1, 0)])
+    def test_chance_ends_at_two_standard_errors(self, standard_errors, taken):
+        errors = np.full(4, 1.0)
+        apart = np.array([-1.0, 1.0, -1.0, 1.0])  # standard deviation 1, standard error of the mean 1 / sqrt(4 - 1)
+        worse = errors + apart + standard_errors / np.sqrt(3.0)
+        assert choose([HeldOutScore(np.full(4, 3.0), errors, 2), HeldOutScore(np.full(4, 5.0), worse, 2)]) == taken
+
+    def test_predictions_within_the_tolerance_do_not_reject(self):
+        errors = np.full(4, 1.0)
+        for factor, taken in ((1.04, 1), (1.06, 0)):  # every step is worse, so chance is no excuse
+            other = HeldOutScore(np.full(4, 5.0), errors * factor**2, 2)
+            assert choose([HeldOutScore(np.full(4, 3.0), errors, 2), other]) == taken
+
     def test_diverged_runs_are_never_taken(self):
         nothing = HeldOutScore(np.full(50, np.nan), np.full(50, np.nan), 1)
         assert choose([nothing, held_out(-3.0, 0.9)]) == 1
@@ -226,14 +267,14 @@ class TestChoose:
 
 def pooled_trainer(data, num_steps, pool_until):
     registry = load_registry()
-    names = {"prior": "hdp", "dynamics": "linear", "distiller": "stationary"}
+    names = {"prior": "hdp", "dynamics": "linear", "distillation": "stationary"}
     parts = [Part(name, registry.get(kind, name).spec.config()) for kind, name in names.items()]
     model = build_model(ModelParts(*parts), TaskSpec(3, data.obs_dim, data.act_dim), registry)
     model.dynamics.set_normaliser(*(torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()))
     config = FitConfig(num_steps=num_steps, learning_rate=2e-2)
     schedule = Schedule(pool_until=pool_until)
     generator = torch.Generator().manual_seed(0)
-    pieces = model.prior, model.dynamics, model.distiller
+    pieces = model.prior, model.dynamics, model.distillation
     return model, Trainer(*pieces, EpisodeTensors.of(data), config, schedule, generator)
 
 

@@ -8,18 +8,20 @@ import torch
 from pyro.optim.clipped_adam import ClippedAdam
 
 import mbrl_hdp
+from mbrl_hdp.distil.distiller import Distiller
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.studies import load_study
 from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.inference.elbo import ElboScale, elbo
+from mbrl_hdp.inference.elbo import ElboScale, elbo, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts, Part
+from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.inference.recipes import RECIPES
-from mbrl_hdp.inference.reduction import censored_chain, close_paths
-from mbrl_hdp.inference.schedule import LITERAL, PLAIN, FitConfig
+from mbrl_hdp.inference.reduction import close_paths
+from mbrl_hdp.inference.schedule import LITERAL, PLAIN, FitConfig, Schedule
 from mbrl_hdp.inference.trainer import Trainer
-from mbrl_hdp.probability.markov import distilled_initial, distilled_transition
+from mbrl_hdp.probability.hmm import log_evidence
 from mbrl_hdp.types import ContextChain, TaskSpec
 
 CHAIN = ContextChain(
@@ -43,13 +45,13 @@ def untrained(data, max_contexts=3, **thresholds):
     registry = load_registry()
     configs = {
         kind: registry.get(kind, name).spec.config
-        for kind, name in (("prior", "hdp"), ("dynamics", "delta_mlp"), ("distiller", "stationary"))
+        for kind, name in (("prior", "hdp"), ("dynamics", "delta_mlp"), ("distillation", "stationary"))
     }
     heads = RECIPES["literal"].settle_dynamics(configs["dynamics"](hidden_sizes=[5]))
     parts = ModelParts(
         Part("hdp", configs["prior"]()),
         Part("delta_mlp", heads),
-        Part("stationary", configs["distiller"](**thresholds)),
+        Part("stationary", configs["distillation"](**thresholds)),
     )
     return build_model(parts, TaskSpec(max_contexts, data.obs_dim, data.act_dim, seed=1), registry)
 
@@ -58,30 +60,56 @@ def trainer_of(model, data, recipe="literal", schedule=LITERAL):
     config = FitConfig(recipe=recipe, num_steps=3)
     generator = torch.Generator().manual_seed(0)
     tensors = EpisodeTensors.of(data)
-    return Trainer(model.prior, model.dynamics, model.distiller, tensors, config, schedule, generator)
+    return Trainer(model.prior, model.dynamics, model.distillation, tensors, config, schedule, generator)
 
 
-class TestReduction:
-    @pytest.mark.parametrize("slots", [[1, 3], [0], [0, 1, 2, 3], [3, 2, 1]])
-    def test_the_censored_chain_is_theorem_1(self, slots):
-        kept = sorted(slots)
-        keep = torch.zeros(4, dtype=torch.bool).index_fill(0, torch.tensor(kept), True)
-        found = censored_chain(CHAIN, torch.tensor(kept))
-        torch.testing.assert_close(found.transition, distilled_transition(CHAIN.transition, keep), rtol=0, atol=1e-9)
-        torch.testing.assert_close(found.initial, distilled_initial(CHAIN.initial, keep))
+def test_closing_paths_only_leaves_out():
+    found = close_paths(CHAIN, torch.tensor([False, True, False, True]))
+    assert found.initial.tolist() == [0.4, 0.2]
+    assert found.transition.tolist() == [[0.6, 0.2], [0.15, 0.3]]
 
-    def test_its_gradient_is_right(self):
-        def entries(initial, transition):
-            found = censored_chain(ContextChain(initial, transition), torch.tensor([0, 2]))
-            return found.initial, found.transition
 
-        inputs = (CHAIN.initial.clone().requires_grad_(), CHAIN.transition.clone().requires_grad_())
-        assert torch.autograd.gradcheck(entries, inputs)
+@pytest.mark.parametrize(
+    ("recipe", "chain"),
+    [
+        # Theorem 1 by hand: R11 + R12 R21 / (1 - R22) with slot 1 removed, and the initial distribution normalised.
+        ("literal", ContextChain(torch.tensor([0.25, 0.75]), torch.tensor([[0.65, 0.35], [0.35, 0.65]]))),
+        ("robust", ContextChain(torch.tensor([0.2, 0.6]), torch.tensor([[0.5, 0.2], [0.1, 0.4]]))),
+    ],
+)
+def test_what_each_recipe_does_to_a_masked_chain_inside_the_bound(data, recipe, chain):
+    """One training step's loss is the bound with this chain: the trainer reduces, and in the recipe's own way."""
+    model = untrained(data, train_threshold=0.3)
+    point = PointPrior([0.2, 0.2, 0.6], [[0.5, 0.3, 0.2], [0.4, 0.2, 0.4], [0.1, 0.5, 0.4]])
+    trainer = trainer_of(model, data, recipe, Schedule(freeze_until=0.0, distil_from=0.0))
+    trainer.prior = point
+    trainer.distillation = KeepFirstAndLast()
+    with torch.no_grad():
+        log_lik = step_log_lik(model.dynamics, trainer.data.batch())[..., [0, 2]]
+        wanted = -(log_evidence(chain, log_lik, trainer.data.lengths).double().sum() + model.dynamics.log_prior())
+    loss = trainer._step(0.95)
+    assert trainer.keep.tolist() == [True, False, True]
+    unit = trainer.data.num_transitions if recipe == "robust" else 1
+    assert loss * unit == pytest.approx(wanted.item(), rel=1e-5)
 
-    def test_closing_paths_only_leaves_out(self):
-        found = close_paths(CHAIN, torch.tensor([1, 3]))
-        assert found.initial.tolist() == [0.4, 0.2]
-        assert found.transition.tolist() == [[0.6, 0.2], [0.15, 0.3]]
+
+class PointPrior(ContextPrior):
+    """A chain that is known."""
+
+    def __init__(self, initial, transition):
+        super().__init__(len(initial))
+        self.chain = ContextChain(torch.tensor(initial), torch.tensor(transition))
+
+    def model(self):
+        return self.chain
+
+    def guide(self):
+        pass
+
+
+class KeepFirstAndLast(Distiller):
+    def keep(self, posterior):
+        return torch.tensor([True, False, True])
 
 
 def test_a_literal_step_is_pyros_clipped_adam_on_the_whole_bound(data):

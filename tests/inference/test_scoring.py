@@ -32,6 +32,15 @@ def test_transition_error_follows_the_matching():
     assert np.isclose(transition_error(learned, truth, np.array([1, 0])), 0.05)
 
 
+def test_transition_error_counts_every_matched_entry_and_no_other():
+    truth = np.array([[0.9, 0.1], [0.3, 0.7]])
+    learned = np.array([[0.5, 0.2, 0.3], [0.0, 1.0, 0.0], [0.15, 0.25, 0.6]])
+    # Slot 1 is matched with nothing; 0 and 2 differ from the truth by .2, 0 / .05, .3.
+    assert np.isclose(transition_error(learned, truth, np.array([1, -1, 0])), 0.3)
+    assert np.isclose(transition_error(learned, truth, np.array([1, -1])), 0.2)  # a slot that labels no step
+    assert np.isnan(transition_error(learned, truth, np.array([-1, -1, -1])))
+
+
 def test_switch_delays():
     truth = np.array([[0, 0, 1, 1, 1, 0, 0, -1]])
     labels = np.array([[0, 0, 0, 1, 1, 1, 1, -1]])  # right after one step, then never

@@ -42,7 +42,7 @@ def model_with_spare_slots(prior="hdp"):
     parts = ModelParts(
         *(
             Part(name, registry.get(kind, name).spec.config())
-            for kind, name in (("prior", prior), ("dynamics", "delta_mlp"), ("distiller", "stationary"))
+            for kind, name in (("prior", prior), ("dynamics", "delta_mlp"), ("distillation", "stationary"))
         )
     )
     model = build_model(parts, TaskSpec(max_contexts=5, obs_dim=3, act_dim=2, dt=None, seed=3), registry)

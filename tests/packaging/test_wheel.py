@@ -64,7 +64,9 @@ def new_environment(tmp_path_factory, wheel):
 def test_the_wheel_holds_configs_lock_and_plugins(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"mbrl_hdp/conf/main.yaml", "mbrl_hdp/requirements.lock", "mbrl_hdp/py.typed"} <= names
-    assert {f"mbrl_hdp_{kind}/__init__.py" for kind in ("priors", "distillers", "dynamics")} <= names
+    assert {
+        f"mbrl_hdp_{kind}/__init__.py" for kind in ("priors", "distillers", "dynamics", "agents", "planners")
+    } <= names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "conf/"))]
 
 
@@ -88,9 +90,9 @@ def test_the_example_plugin_is_found_and_is_a_hydra_option(new_environment):
     listing = json.loads(run(python, "-m", "mbrl_hdp", "plugins", "--json", cwd=elsewhere))
     assert listing["problems"] == []
     ours = [row for row in listing["plugins"] if row["package"] == "mbrl-hdp-example-plugin"]
-    assert {row["kind"] for row in ours} == {"prior", "distiller"}
+    assert {row["kind"] for row in ours} == {"prior", "distillation", "baseline"}
     options = {row["kind"]: row["name"] for row in ours}
-    overrides = [f"prior={options['prior']}", f"distillation={options['distiller']}"]
+    overrides = [f"prior={options['prior']}", f"distillation={options['distillation']}", f"agent={options['baseline']}"]
     config = run(python, "-m", "mbrl_hdp", "train", "--cfg", "job", *overrides, cwd=elsewhere)
     for name in options.values():
         assert f"name: {name}" in config

@@ -17,7 +17,7 @@ TOP = torch.tensor([0.05, 0.60, 0.35], dtype=torch.float64)
 
 @pytest.mark.parametrize("name", ["beta", "stationary"])
 def test_built_in_rules_pass_the_conformance_check(name):
-    check_distiller(load_registry().build_distiller(name, TaskSpec(max_contexts=4)))
+    check_distiller(load_registry().build_distillation(name, TaskSpec(max_contexts=4)))
 
 
 def test_the_stationary_rule_cuts_by_the_stationary_law():
@@ -65,4 +65,4 @@ def test_a_zero_threshold_keeps_all():
 @pytest.mark.parametrize("value", [-0.1, 1.0])
 def test_thresholds_out_of_range_are_refused_by_key(value):
     with pytest.raises(ConfigError, match=r"distillation\.train_threshold must be"):
-        load_registry().build_distiller("stationary", TaskSpec(3), ThresholdConfig(train_threshold=value))
+        load_registry().build_distillation("stationary", TaskSpec(3), ThresholdConfig(train_threshold=value))

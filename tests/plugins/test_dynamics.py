@@ -24,7 +24,7 @@ def build(name, max_contexts=3, **changes):
     """Build one of the structures by a short name, in double precision."""
     makers = {
         "delta_mlp": lambda: build_delta_mlp(DeltaMlpConfig(**SMALL, **changes), task(max_contexts, 3, 2)),
-        "angles": lambda: build_delta_mlp(DeltaMlpConfig(**SMALL, angles=[2, 0]), task(max_contexts, 3, 2)),
+        "angles": lambda: build_delta_mlp(DeltaMlpConfig(**SMALL, angle_columns=[2, 0]), task(max_contexts, 3, 2)),
         "deep": lambda: build_delta_mlp(DeltaMlpConfig(hidden_sizes=[7, 6]), task(max_contexts, 3, 2)),
         "no_actions": lambda: build_delta_mlp(DeltaMlpConfig(**SMALL), task(max_contexts, 3, 0)),
         "linear": lambda: build_linear(LinearConfig(**changes), task(max_contexts, 3, 2)),
@@ -413,45 +413,6 @@ def test_vehicle_density_of_all_cars_is_the_sum():
     torch.testing.assert_close(model.log_prob(*data), ego + social)
 
 
-@pytest.mark.parametrize("name", ["linear", "linear_full"])
-def test_linear_recovers_least_squares(name):
-    """One context with a weak prior: coefficients and noise covariance of ordinary least squares."""
-    model = build(name, 1, weight_std=1e4)
-    obs, act, _ = make_rows(model, 300)
-    generator = torch.Generator().manual_seed(4)
-    matrix = torch.randn(5, 3, generator=generator).double()
-    mixing = torch.tensor([[0.5, 0.0, 0.0], [0.4, 0.3, 0.0], [-0.6, 0.2, 0.7]], dtype=torch.float64)
-    noise = torch.randn(300, 3, generator=generator).double() @ mixing.T
-    next_obs = obs + torch.cat([obs, act], -1) @ matrix + 2.0 + noise
-    model.set_normaliser(obs, act, next_obs)
-    model.maximise(obs, act, next_obs, torch.ones(300, 1, dtype=torch.float64))
-    design = torch.cat([obs, act, torch.ones(300, 1)], -1)
-    solution = torch.linalg.lstsq(design, next_obs).solution
-    context = torch.zeros(300, dtype=torch.long)
-    torch.testing.assert_close(model.predict(obs, act, context), design @ solution, rtol=1e-6, atol=1e-6)
-    residual = next_obs - design @ solution
-    covariance = residual.T @ residual / 300
-    if name == "linear":
-        covariance = covariance.diagonal().diag()
-    torch.testing.assert_close(noise_covariance(model)[0], covariance, rtol=1e-4, atol=1e-4)
-    gradient = torch.autograd.grad(model.log_prob(obs, act, next_obs).mean(), list(model.parameters()))
-    assert max(float(part.abs().max()) for part in gradient) < 1e-3
-
-
-def test_linear_maximises_each_context_on_its_own_rows():
-    model = build("linear", 3, weight_std=1e4)
-    obs, act, next_obs = make_rows(model, 120)
-    next_obs[60:] = obs[60:] - 0.7 * obs[60:].roll(1, -1)
-    model.set_normaliser(obs, act, next_obs)
-    kept = model.heads.weights[0][2].clone()
-    weight = torch.zeros(120, 3, dtype=torch.float64)
-    weight[:60, 0] = weight[60:, 1] = 1.0
-    model.maximise(obs, act, next_obs, weight)
-    second = torch.ones(60, dtype=torch.long)
-    torch.testing.assert_close(model.predict(obs[60:], act[60:], second), next_obs[60:], rtol=1e-5, atol=1e-5)
-    assert torch.equal(model.heads.weights[0][2], kept)
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_rows_of_the_wrong_width_are_refused(name):
     model = build(name)
@@ -477,8 +438,8 @@ def test_rows_of_the_wrong_width_are_refused(name):
         (lambda: build_vehicle(VehicleConfig(), task(2, 12, 2, dt=None)), r"dynamics\.dt"),
         (lambda: build_vehicle(VehicleConfig(), task(2, 13, 2)), "obs_dim 13"),
         (lambda: build_vehicle(VehicleConfig(density="social"), task(2, 12, 2)), r"dynamics\.density"),
-        (lambda: build_delta_mlp(DeltaMlpConfig(angles=[3]), task(2, 3, 1)), r"dynamics\.angles"),
-        (lambda: build_delta_mlp(DeltaMlpConfig(angles=[1, 1]), task(2, 3, 1)), r"dynamics\.angles"),
+        (lambda: build_delta_mlp(DeltaMlpConfig(angle_columns=[3]), task(2, 3, 1)), r"dynamics\.angle_columns"),
+        (lambda: build_delta_mlp(DeltaMlpConfig(angle_columns=[1, 1]), task(2, 3, 1)), r"dynamics\.angle_columns"),
         (lambda: build_delta_mlp(DeltaMlpConfig(hidden_sizes=[0]), task(2, 3, 1)), r"dynamics\.hidden_sizes\[0\]"),
         (lambda: build_linear(LinearConfig(noise="block"), task(2, 3, 1)), r"dynamics\.noise"),
         (lambda: build_linear(LinearConfig(std_floor=1.0), task(2, 3, 1)), r"dynamics\.std_floor"),

@@ -33,7 +33,7 @@ def registry():
 
 def test_it_stands_beside_the_built_ins(registry):
     assert {"dwell", "hdp"} <= set(registry.names("prior"))
-    assert {"most_visited", "stationary"} <= set(registry.names("distiller"))
+    assert {"most_visited", "stationary"} <= set(registry.names("distillation"))
 
 
 @pytest.mark.parametrize("size", [2, 4, 20])
@@ -42,7 +42,7 @@ def test_the_prior_conforms(registry, size):
 
 
 def test_the_rule_conforms(registry):
-    check_distiller(registry.build_distiller("most_visited", TaskSpec(max_contexts=4)))
+    check_distiller(registry.build_distillation("most_visited", TaskSpec(max_contexts=4)))
 
 
 def test_the_prior_without_a_guide_trains(registry):
@@ -85,7 +85,7 @@ def test_the_wheel_is_found_through_its_entry_point(tmp_path):
         "from mbrl_hdp.hooks import load_registry; from mbrl_hdp.types import TaskSpec\n"
         "registry = load_registry()\n"
         "print(registry.get('prior', 'dwell').source.package)\n"
-        "print(type(registry.build_distiller('most_visited', TaskSpec(3))).__name__)\n"
+        "print(type(registry.build_distillation('most_visited', TaskSpec(3))).__name__)\n"
         "print('dwell' in load_registry(disable=['example']).names('prior'))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}

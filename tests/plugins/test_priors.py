@@ -12,7 +12,7 @@ from torch.distributions import Dirichlet, kl_divergence
 from mbrl_hdp.errors import ConfigError, PluginError
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.elbo import prior_kl
-from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, PermutablePrior, StartablePrior
+from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
 from mbrl_hdp.probability.sticks import stick_weights
 from mbrl_hdp.testing import check_prior
 from mbrl_hdp.types import ContextChain, TaskSpec
@@ -136,31 +136,6 @@ def test_kl_is_dirichlets_plus_the_sticks_density():
     torch.testing.assert_close(prior_kl(prior), rows - density)
 
 
-@pytest.mark.parametrize("kind", [HdpPrior, BetaHdpPrior, DirichletPrior])
-def test_a_full_natural_step_reaches_the_coordinate_optimum(kind):
-    """With the counts held, E_q[counts . log rows] - KL is flat at c = prior + counts."""
-    torch.manual_seed(2)
-    prior = kind(3, row_concentration=5.0, stickiness=2.0).double()
-    counts = torch.tensor([[3.0, 1.0, 0.0], [20.0, 2.0, 1.0], [0.5, 30.0, 7.0], [0.0, 0.0, 0.2]]).double()
-
-    def objective():
-        law = Dirichlet(prior.q_rows())
-        expected = torch.digamma(law.concentration) - torch.digamma(law.concentration.sum(-1, keepdim=True))
-        rows = kl_divergence(law, Dirichlet(prior.expected_prior_rows().detach())).sum()
-        return (counts * expected).sum() - rows
-
-    before = objective().item()
-    (slope,) = torch.autograd.grad(objective(), prior.raw_rows)
-    assert slope.abs().max() > 1.0
-    prior.natural_step(counts[0], counts[1:], step=0.3)
-    between = objective().item()
-    prior.natural_step(counts[0], counts[1:], step=1.0)
-    (slope,) = torch.autograd.grad(objective(), prior.raw_rows)
-    assert slope.abs().max() < 1e-8
-    assert before < between < objective().item()
-    torch.testing.assert_close(prior.q_rows().detach(), prior.expected_prior_rows().detach() + counts)
-
-
 @pytest.mark.parametrize("kind", [HdpPrior, BetaHdpPrior, DirichletPrior, MlePrior])
 def test_starts_from_a_chain_with_zero_entries(kind):
     chain = ContextChain(
@@ -185,27 +160,10 @@ def test_mean_chain_is_the_mean_of_the_draws():
     assert bool(((rows.mean(0) - prior.mean_chain().transition).abs() < 6 * error).all())
 
 
-@pytest.mark.parametrize("kind", [HdpPrior, BetaHdpPrior, DirichletPrior, MlePrior])
-def test_permuting_slots_relabels_the_chain_and_the_weights(kind):
-    torch.manual_seed(5)
-    prior = kind(4)
-    with torch.no_grad():
-        for parameter in prior.parameters():
-            parameter.add_(torch.randn_like(parameter))
-    order = torch.tensor([2, 0, 3, 1])
-    chain, weights = prior.mean_chain(), prior.top_weights()
-    prior.permute_slots(order)
-    torch.testing.assert_close(prior.mean_chain().initial, chain.initial[order])
-    torch.testing.assert_close(prior.mean_chain().transition, chain.transition[order][:, order])
-    if weights is not None:
-        torch.testing.assert_close(prior.top_weights(), weights[order], rtol=1e-4, atol=1e-6)
-
-
 def test_who_offers_what():
     hdp, dirichlet, mle, flat = HdpPrior(2), DirichletPrior(2), MlePrior(2), FlatPrior(2)
     assert [isinstance(prior, NaturalPrior) for prior in (hdp, dirichlet, mle, flat)] == [True, True, False, False]
     assert [isinstance(prior, StartablePrior) for prior in (hdp, dirichlet, mle, flat)] == [True, True, True, False]
-    assert [isinstance(prior, PermutablePrior) for prior in (hdp, dirichlet, mle, flat)] == [True, True, True, False]
     assert {name for name, _ in hdp.named_parameters()} == {"raw_top", "raw_rows"}
     assert hdp.top_parameters() == [hdp.raw_top]
     assert hdp.row_parameters() == [hdp.raw_rows]

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 
 from mbrl_hdp.probability.markov import (
+    distilled_chain,
     distilled_initial,
     distilled_policy_initial,
     distilled_policy_transition,
     distilled_transition,
     stationary,
 )
+from mbrl_hdp.types import ContextChain
 
 # Entries from ordinary to nearly zero: chains that are nearly reducible, whose I - R22 is nearly singular.
 ENTRIES = st.sampled_from([1.0, 0.7, 0.3, 0.05, 1e-3, 1e-6, 1e-9, 1e-12])
@@ -174,3 +176,16 @@ def test_keeping_all_changes_nothing_and_the_dtype_stays():
     assert distilled_transition(transition, torch.tensor([True, True])).dtype == torch.float32
     torch.testing.assert_close(distilled_transition(transition, torch.tensor([True, True])), transition)
     assert stationary(torch.ones(1, 1)).tolist() == [1.0]
+
+
+def test_the_reduction_is_differentiable():
+    """Inside the bound of recipe=literal the gradient goes through Theorem 1."""
+    rows = torch.tensor([[0.5, 0.2, 0.2, 0.1], [0.1, 0.6, 0.1, 0.2], [0.3, 0.3, 0.1, 0.3], [0.05, 0.15, 0.5, 0.3]])
+    inputs = (torch.tensor([0.1, 0.4, 0.3, 0.2]).double().requires_grad_(), rows.double().requires_grad_())
+    keep = torch.tensor([True, False, True, False])
+
+    def entries(initial, transition):
+        found = distilled_chain(ContextChain(initial, transition), keep)
+        return found.initial, found.transition
+
+    assert torch.autograd.gradcheck(entries, inputs)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hmmlearn.hmm import GaussianHMM
 
-from mbrl_hdp.probability import log_evidence, smooth, viterbi
+from mbrl_hdp.probability.hmm import log_evidence, smooth, viterbi
 from mbrl_hdp.types import ContextChain
 
 MEANS = torch.tensor([-1.0, 0.5, 3.0, 3.5], dtype=torch.float64)

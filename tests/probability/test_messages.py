@@ -14,7 +14,6 @@ from mbrl_hdp.probability.hmm import (
     filter_contexts,
     log_evidence,
     log_evidence_and_counts,
-    pair_marginals,
     smooth,
     viterbi,
 )
@@ -36,7 +35,7 @@ def test_messages_equal_enumeration(engine, oracle, make_chain, make_log_lik, nu
     log_lik = make_log_lik(3, num_steps, num_contexts, seed=1)
     lengths = torch.tensor([num_steps, max(1, num_steps - 1), max(1, num_steps - 2)])
     smoothed, filtered = smooth(chain, log_lik, lengths), filter_contexts(chain, log_lik, lengths)
-    pairs, path = pair_marginals(chain, log_lik, lengths), viterbi(chain, log_lik, lengths)
+    path = viterbi(chain, log_lik, lengths)
     expected_initial, expected_transitions = 0, torch.zeros(num_contexts, num_contexts, dtype=torch.float64)
     for b, length in enumerate(lengths.tolist()):
         truth = oracle(chain.initial, chain.transition, log_lik[b, :length])
@@ -44,14 +43,12 @@ def test_messages_equal_enumeration(engine, oracle, make_chain, make_log_lik, nu
         for result in (smoothed.log_evidence, filtered.log_evidence, log_evidence(chain, log_lik, lengths)):
             torch.testing.assert_close(result[b], truth.evidence.log(), **TIGHT)
         torch.testing.assert_close(smoothed.marginals[b, :length], marginals, **TIGHT)
-        torch.testing.assert_close(pairs[b, : length - 1], true_pairs, **TIGHT)
         for t in range(length):
             upto = oracle(chain.initial, chain.transition, log_lik[b, : t + 1])
             torch.testing.assert_close(filtered.probs[b, t], upto.marginals(num_contexts)[t], **TIGHT)
         assert path[b, :length].tolist() == truth.paths[truth.weights.argmax()].tolist()
         assert (path[b, length:] == -1).all()
         assert (smoothed.marginals[b, length:] == 0).all()
-        assert (pairs[b, length - 1 :] == 0).all()
         expected_initial = expected_initial + marginals[0]
         expected_transitions += true_pairs.sum(0)
     torch.testing.assert_close(smoothed.expected_initial, expected_initial, **TIGHT)
@@ -276,22 +273,6 @@ def test_wrong_sizes_are_refused(make_chain):
         log_evidence(make_chain(3, seed=0), log_lik, torch.tensor([5, 1]))
     with pytest.raises(ValueError, match="3 contexts"):
         log_evidence(make_chain(2, seed=0), log_lik)
-
-
-def test_kernels_compile_without_a_place_for_their_cache(monkeypatch):
-    real = kernels.numba.njit
-
-    def no_cache(*args, **options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(*args, **options)
-
-    monkeypatch.setattr(kernels.numba, "njit", no_cache)
-
-    def double(value):
-        return 2 * value
-
-    assert kernels.compiled(double)(21) == 42
 
 
 PROBABILITIES = st.sampled_from([0.0, 0.0, 1e-300, 1e-120, 1e-60, 1e-30, 0.1, 0.5, 1.0])

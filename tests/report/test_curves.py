@@ -122,7 +122,7 @@ def test_the_file_is_a_picture_in_the_run_directory(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [(None, "no run directory"), (HEADER + "\n", "holds no epoch"), (HEADER + "\n0,ten,,,,,,\n", "no number")],
+    [(None, "not a run directory"), (HEADER + "\n", "holds no epoch"), (HEADER + "\n0,ten,,,,,,\n", "not a number")],
 )
 def test_what_is_no_run_is_named(tmp_path, text, words):
     if text is not None:

@@ -36,17 +36,17 @@ def with_truth(model, data):
 
 def test_truth_that_agrees_is_scored_as_such(fitted):
     model, data = fitted
-    truth = compare(model, with_truth(model, data))
+    truth = compare(model, model.analyse(with_truth(model, data)))
     assert truth.accuracy == 1.0
     used = sorted({int(k) for k in model.most_likely(data)[data.is_step]})
     assert [truth.to_true[k] for k in used] == [[2, 0, 1][k] for k in used]
     assert np.sum(truth.confusion) == data.num_transitions
-    assert compare(model, data) is None
+    assert compare(model, model.analyse(data)) is None
 
 
 def test_summary_tells_the_models_own_numbers(fitted):
     model, data = fitted
-    summary = summarise(model, data)
+    summary = summarise(model, model.analyse(data))
     np.testing.assert_allclose(summary.transition, model.transition)
     np.testing.assert_allclose(summary.mean_dwell, 1.0 / (1.0 - np.diag(model.transition)))
     assert summary.log_likelihood == pytest.approx(model.log_likelihood(data).sum() / data.num_transitions)
@@ -64,7 +64,7 @@ def test_summary_tells_the_models_own_numbers(fitted):
 
 def test_json_is_strict_and_whole(fitted, tmp_path):
     model, data = fitted
-    write_fit_report(model, with_truth(model, data), tmp_path / "new")
+    write_fit_report(model, model.analyse(with_truth(model, data)), tmp_path / "new")
     text = (tmp_path / "new" / "summary.json").read_text()
     words = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     for key in ("num_contexts", "stationary", "context_accuracy", "switch_delay", "seed", "versions", "wall_time_s"):
@@ -74,7 +74,8 @@ def test_json_is_strict_and_whole(fitted, tmp_path):
 
 def test_figures_are_pictures(fitted, tmp_path):
     model, data = fitted
-    paths = save_figures(model, data, summarise(model, data), tmp_path, ["obs_a"])
+    found = model.analyse(data)
+    paths = save_figures(model, found, summarise(model, found), tmp_path, ["obs_a"])
     assert [path.name for path in paths] == ["transition.png", "stationary.png", "contexts.png"]
     for path in paths:
         pixels = imread(path)
@@ -84,7 +85,7 @@ def test_figures_are_pictures(fitted, tmp_path):
 
 def test_heat_maps_show_the_matrices(fitted):
     model, data = fitted
-    known = with_truth(model, data)
+    known = model.analyse(with_truth(model, data))
     figure = transition_figure(model, summarise(model, known))
     images = [ax.images[0].get_array() for ax in figure.axes if ax.images]
     np.testing.assert_allclose(images[0], model.posterior().chain.transition.numpy(), atol=1e-6)
@@ -99,7 +100,7 @@ def test_one_context_one_episode_missing_samples(tmp_path):
     model, _ = small_model(max_contexts=1)
     obs = np.cumsum(np.random.default_rng(3).normal(size=(1, 13, 2)), 1)
     obs[0, 4] = np.nan
-    text = write_fit_report(model, Trajectories(obs, allow_missing=True), tmp_path)
+    text = write_fit_report(model, model.analyse(Trajectories(obs, allow_missing=True)), tmp_path)
     assert text.startswith("1 context in 10 steps of 1 episodes")
     assert (tmp_path / "contexts.png").stat().st_size > 0
 
@@ -108,7 +109,7 @@ def test_many_slots(tmp_path):
     model, data = small_model(max_contexts=40)
     model.is_active = torch.ones(40, dtype=torch.bool)
     model.extract()
-    summary = summarise(model, data)
-    save_figures(model, data, summary, tmp_path)
+    summary = summarise(model, model.analyse(data))
+    save_figures(model, model.analyse(data), summary, tmp_path)
     assert len(context_colours(40)) == 40
     assert len(set(context_colours(7))) == 7

@@ -1,7 +1,7 @@
-"""One training run that branches: everything before distillation begins is shared, then one branch a threshold.
+"""A cell that fits cart-pole data: once, or as a run that branches when distillation begins, one branch a threshold.
 
-This is honest because a run reads its threshold for the first time when distillation begins: up to there the runs of
-all thresholds are the same run, generators included.
+Branching changes no result, because a run reads its threshold for the first time when distillation begins: up to
+there the runs of all thresholds are the same run, generators included.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import math
 import time
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -18,12 +18,11 @@ from torch import Tensor
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller
-from mbrl_hdp.experiments.studies.cartpole_fit import episodes, held_out_episodes, part, score
-from mbrl_hdp.experiments.studies.study import Results, Settings
+from mbrl_hdp.experiments.studies.cartpole_fit import episodes, held_out_episodes, parts_of, run_fit, score
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.fit import build_model
-from mbrl_hdp.inference.model import ContextModel, ModelParts
+from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.schedule import TEMPERED, FitConfig, Schedule
 from mbrl_hdp.inference.scoring import align
@@ -31,6 +30,9 @@ from mbrl_hdp.inference.trainer import Trainer
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.seeding import sub_seed, torch_generator
 from mbrl_hdp.types import ContextPosterior, TaskSpec
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.studies.study import Results, Settings
 
 
 @runtime_checkable
@@ -59,6 +61,11 @@ def branch_step(schedule: Schedule, num_steps: int) -> int:
     return min(math.ceil(schedule.distil_from * num_steps), num_steps)
 
 
+def run_cell(settings: Settings) -> Results:
+    """Run one cell: with branches where the settings list `thresholds`, else a plain fit."""
+    return run_branches(settings) if "thresholds" in settings else run_fit(settings)
+
+
 def run_branches(settings: Settings) -> Results:
     """Train one cell with every threshold; return the scores of each, by threshold.
 
@@ -69,7 +76,7 @@ def run_branches(settings: Settings) -> Results:
     schedule = replace(TEMPERED)
     model = _untrained(settings, data)
     tensors = EpisodeTensors.of(data)
-    results: Results = {}
+    results = {}
     with torch.random.fork_rng(devices=[]):
         run = _start(model, tensors, config, schedule, settings["seed"])
         step = branch_step(schedule, config.num_steps)
@@ -90,7 +97,7 @@ def score_branch(model: ContextModel, data: Trajectories, held_out: Trajectories
     """Score a trained branch as it is extracted, and with its two largest contexts alone (the paper's R_K)."""
     model.extract()
     scored = score(model, data, held_out)
-    model.distiller = TwoLargest()
+    model.distillation = TwoLargest()
     model.extract()
     assert held_out.context is not None
     aligned = align(model.smooth(held_out).argmax(-1), held_out.context)
@@ -104,21 +111,17 @@ class TwoLargest(Distiller):
 
     def keep(self, posterior: ContextPosterior) -> Bool[Tensor, " K"]:
         """Keep two, or the one that is left."""
-        law = stationary(posterior.chain.transition, posterior.chain.initial)
+        masses = stationary(posterior.chain.transition, posterior.chain.initial)
         if posterior.is_active is not None:
-            law = law * posterior.is_active
-        keep = torch.zeros_like(law, dtype=torch.bool)
-        keep[law.argsort(descending=True)[:2]] = True
+            masses = masses * posterior.is_active
+        keep = torch.zeros_like(masses, dtype=torch.bool)
+        keep[masses.argsort(descending=True)[:2]] = True
         return keep
 
 
 def _untrained(settings: Settings, data: Trajectories) -> ContextModel:
     registry = load_registry()
-    parts = ModelParts(
-        part(registry, "prior", settings["prior"]),
-        part(registry, "dynamics", settings["dynamics"]),
-        part(registry, "distiller", settings["distillation"]),
-    )
+    parts = parts_of(registry, settings)
     seed = sub_seed(settings["seed"], "start", 0)
     model = build_model(parts, TaskSpec(settings["max_contexts"], data.obs_dim, data.act_dim, seed=seed), registry)
     model.dynamics.set_normaliser(*(torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()))
@@ -128,7 +131,7 @@ def _untrained(settings: Settings, data: Trajectories) -> ContextModel:
 def _start(model: ContextModel, data: EpisodeTensors, config: FitConfig, schedule: Schedule, seed: int) -> BranchingRun:
     torch.manual_seed(sub_seed(seed, "run", 0))
     generator = torch_generator(sub_seed(seed, "run", 0), "minibatch")
-    run = BranchingRun(model.prior, model.dynamics, model.distiller, data, config, schedule, generator)
+    run = BranchingRun(model.prior, model.dynamics, model.distillation, data, config, schedule, generator)
     run.start()
     return run
 
@@ -139,6 +142,6 @@ def _branch(model: ContextModel, run: BranchingRun, threshold: float) -> tuple[C
     memo = {id(run.data): run.data, id(run.generator): generator}
     new_model, new_run = copy.deepcopy((model, run), memo)
     assert new_run.prior is new_model.prior
-    assert isinstance(new_run.distiller, HasTrainThreshold)
-    new_run.distiller.train_threshold = threshold
+    assert isinstance(new_run.distillation, HasTrainThreshold)
+    new_run.distillation.train_threshold = threshold
     return new_model, new_run

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,13 +12,16 @@ from mbrl_hdp.data.collect import collect
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.envs import BatchSwitchingEnv, Context, MarkovChain
 from mbrl_hdp.envs.cartpole import CartPolePhysics
-from mbrl_hdp.experiments.studies.study import Results, Settings
+from mbrl_hdp.experiments.fingerprint import installed_plugins
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.fit import fit
-from mbrl_hdp.inference.model import ContextModel, Part
+from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.scoring import align, empirical_transition
 from mbrl_hdp.probability.markov import stationary
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.studies.study import Results, Settings
 
 HELD_OUT_EPISODES = 100
 # Held-out episodes come from a seed that no training set uses.
@@ -26,7 +30,7 @@ _HELD_OUT_SEED = 10_000
 
 def fit_settings(max_contexts: int, seed: int, is_quick: bool = False, **changes: Any) -> Settings:
     """Return the settings of one fit: cart-pole hard, 500 trajectories, the defaults of `fit` with these changes."""
-    settings: Settings = {
+    settings = {
         "task": "cartpole",
         "actuation": [1.0, -1.0],
         "force": 20.0,
@@ -46,15 +50,26 @@ def fit_settings(max_contexts: int, seed: int, is_quick: bool = False, **changes
     return settings
 
 
+def resolve(settings: Settings) -> Settings:
+    """Return a cell's settings with every default of its plugins and of `fit` filled in."""
+    registry = installed_plugins()
+    found = {key: value for key, value in settings.items() if key != "variant"}
+    for group in ("prior", "distillation", "dynamics"):
+        words = settings[group]
+        found[group] = {"name": words["name"], **asdict(part(registry, group, words).config)}
+    return found | {"fit": asdict(FitConfig(**settings["fit"]))}
+
+
 def run_fit(settings: Settings) -> Results:
     """Fit and score one cell."""
     data, held_out = episodes(settings), held_out_episodes(settings)
     registry = load_registry()
+    parts = parts_of(registry, settings)
     model = fit(
         data,
-        prior=part(registry, "prior", settings["prior"]),
-        distillation=part(registry, "distiller", settings["distillation"]),
-        dynamics=part(registry, "dynamics", settings["dynamics"]),
+        parts.prior,
+        parts.distillation,
+        parts.dynamics,
         max_contexts=settings["max_contexts"],
         seed=settings["seed"],
         config=FitConfig(**settings["fit"]),
@@ -94,6 +109,11 @@ def episodes(settings: Settings) -> Trajectories:
 def held_out_episodes(settings: Settings) -> Trajectories:
     """Simulate the held-out episodes of a cell."""
     return _collect(settings, HELD_OUT_EPISODES, _HELD_OUT_SEED + settings["seed"])
+
+
+def parts_of(registry: Registry, settings: Settings) -> ModelParts:
+    """Return the three parts of a cell's model."""
+    return ModelParts(**{kind: part(registry, kind, settings[kind]) for kind in ("prior", "dynamics", "distillation")})
 
 
 def part(registry: Registry, kind: str, words: Settings) -> Part:

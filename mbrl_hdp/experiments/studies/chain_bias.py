@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 
 LIMIT = 0.05
 CONCENTRATIONS = (100.0, 1000.0)
@@ -32,22 +33,22 @@ def _prior(concentration: float) -> Settings:
     return {"name": "hdp", "row_concentration": concentration}
 
 
-def concentration_of(record: Record) -> float:
+def concentration_of(record: CellRecord) -> float:
     """Return a cell's row_concentration."""
     return float(record.settings["prior"].get("row_concentration", CONCENTRATIONS[0]))
 
 
-def bias(record: Record) -> float:
+def bias(record: CellRecord) -> float:
     """Return the learned switch probability over the empirical one, minus 1."""
     return float(record.results["switch"] / record.results["true_switch"] - 1.0)
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Compare learned and empirical switching."""
     rows = [
         [
             f"{concentration_of(record):g}",
-            str(record.settings["seed"]),
+            record.seed,
             f"{record.results['switch']:.4f}",
             f"{record.results['true_switch']:.4f}",
             f"{100 * bias(record):+.1f} %",
@@ -67,7 +68,7 @@ def page(records: list[Record]) -> Page:
     return Page(body + table(columns, rows), _gates(records))
 
 
-def _gates(records: list[Record]) -> list[Gate]:
+def _gates(records: list[CellRecord]) -> list[Gate]:
     default = [bias(record) for record in records if concentration_of(record) == CONCENTRATIONS[0]]
     if not default:
         return []
@@ -84,4 +85,6 @@ def _met(value: float, is_whole: bool) -> bool | None:
     return value <= LIMIT if is_whole else None
 
 
-STUDY = Study("chain_bias", "The learned chain switches as often as the data", cells, run_fit, page, reads=("robust",))
+STUDY = Study(
+    "chain_bias", "The learned chain switches as often as the data", cells, run_cell, page, resolve, reads=("robust",)
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,43 +43,30 @@ def sticky_problem(rng: np.random.Generator) -> FiniteCmdp:
     base = random_problem(rng)
     num_contexts, num_states, num_acts = base.reward.shape
     kernel = rng.dirichlet(np.full(num_states, 0.3), (num_contexts, num_states, num_acts))
-    return FiniteCmdp(
-        initial_state=base.initial_state,
-        initial=base.initial,
+    return replace(
+        base,
         transition=switching_chain(rng, num_contexts, rng.uniform(0.02, 0.3)),
         kernel=kernel,
         reward=(kernel * rng.normal(size=(num_states, num_acts, num_states))).sum(-1),
-        discount=DISCOUNT,
-        horizon=base.horizon,
     )
 
 
 def identical_problem(rng: np.random.Generator) -> FiniteCmdp:
     """Draw a problem whose contexts are all alike: there is nothing to know."""
     base = random_problem(rng)
-    return FiniteCmdp(
-        base.initial_state,
-        base.initial,
-        base.transition,
-        np.repeat(base.kernel[:1], len(base.initial), axis=0),
-        np.repeat(base.reward[:1], len(base.initial), axis=0),
-        DISCOUNT,
-        base.horizon,
-    )
+    kernel, reward = (np.repeat(part[:1], len(base.initial), axis=0) for part in (base.kernel, base.reward))
+    return replace(base, kernel=kernel, reward=reward)
 
 
 def certain_problem(rng: np.random.Generator) -> FiniteCmdp:
     """Draw a problem that switches at every step, but in a fixed order: every switch is foreseen."""
     base = random_problem(rng)
-    num_contexts = len(base.initial)
-    order = np.roll(np.eye(num_contexts), 1, axis=1)
-    return FiniteCmdp(
-        base.initial_state, np.eye(num_contexts)[0], order, base.kernel, base.reward, DISCOUNT, base.horizon
-    )
+    identity = np.eye(len(base.initial))
+    return replace(base, initial=identity[0], transition=np.roll(identity, 1, axis=1))
 
 
 def revealed_problem(rng: np.random.Generator, switch: float) -> FiniteCmdp:
-    """Draw a problem that meets the proof's assumptions: each next state tells which context acted, the first is known.
+    """Draw a problem that meets the proof's assumptions: each next state shows which context acted, the first is known.
 
     States are pairs of two places and two last contexts; the context matters through places and rewards.
     """
@@ -86,9 +74,9 @@ def revealed_problem(rng: np.random.Generator, switch: float) -> FiniteCmdp:
     num_states = num_places * num_contexts
     kernel = np.zeros((num_contexts, num_states, num_acts, num_states))
     for context in range(num_contexts):
-        told = np.arange(num_places) * num_contexts + context
-        place_law = rng.dirichlet(np.ones(num_places), (num_places, num_acts))
-        kernel[context][:, :, told] = np.repeat(place_law, num_contexts, axis=0)
+        shown = np.arange(num_places) * num_contexts + context
+        places = rng.dirichlet(np.ones(num_places), (num_places, num_acts))
+        kernel[context][:, :, shown] = np.repeat(places, num_contexts, axis=0)
     gain = np.repeat(rng.normal(size=(num_contexts, num_places, num_acts)), num_contexts, axis=1)
     return FiniteCmdp(
         initial_state=np.eye(num_states)[0],
@@ -102,7 +90,7 @@ def revealed_problem(rng: np.random.Generator, switch: float) -> FiniteCmdp:
 
 
 def guessing_problem(switch: float, horizon: int = 6, discount: float = DISCOUNT) -> FiniteCmdp:
-    """Guess the context that acts: 1 if right, else 0; the next state tells. Gap = sum_{t>=1} discount^t switch.
+    """Guess the context that acts: 1 if right, else 0; the next state shows it. Gap = sum_{t>=1} discount^t switch.
 
     Holds for switch < .5, where the last context is the best guess; two contexts, the first is known.
     """

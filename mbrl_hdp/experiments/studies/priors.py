@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mbrl_hdp.experiments.studies.branches import run_branches
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
 from mbrl_hdp.experiments.studies.robust import COLUMNS, row
-from mbrl_hdp.experiments.studies.study import Page, Record, Results, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
 PRIORS = ("hdp", "dirichlet", "mle")
 SIZES = (5, 10)
@@ -26,12 +26,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     return found
 
 
-def run(settings: Settings) -> Results:
-    """Fit, or train once without distillation where the cell says so."""
-    return run_branches(settings) if "thresholds" in settings else run_fit(settings)
-
-
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Compare the priors."""
     fits = [record for record in records if "thresholds" not in record.settings]
     plain = [record for record in records if "thresholds" in record.settings]
@@ -50,7 +45,7 @@ def page(records: list[Record]) -> Page:
     return Page("\n\n".join(body), [])
 
 
-def _groups(records: list[Record]) -> list[tuple[str, list[Record]]]:
+def _groups(records: list[CellRecord]) -> list[tuple[str, list[CellRecord]]]:
     names = {(r.settings["max_contexts"], PRIORS.index(r.settings["prior"]["name"])) for r in records}
     return [
         (
@@ -61,7 +56,7 @@ def _groups(records: list[Record]) -> list[tuple[str, list[Record]]]:
     ]
 
 
-def _needed(name: str, group: list[Record]) -> list[str]:
+def _needed(name: str, group: list[CellRecord]) -> list[str]:
     branches = [record.results["branches"]["0.0"] for record in group]
     good = [branch["masses"] for branch in branches if branch["two_accuracy"] > 0.95]
     count = f"{len(good)}/{len(branches)}"
@@ -71,4 +66,4 @@ def _needed(name: str, group: list[Record]) -> list[str]:
     return [name, count, f"{min(thirds):.1e}", f"{max(thirds):.1e}", f"{min(seconds):.2f}"]
 
 
-STUDY = Study("priors", "HDP, Dirichlet and no prior", cells, run, page, reads=("robust",))
+STUDY = Study("priors", "HDP, Dirichlet and no prior", cells, run_cell, page, resolve, reads=("robust",))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
 from mbrl_hdp.experiments.studies.robust import COLUMNS, is_success, row
-from mbrl_hdp.experiments.studies.study import Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
 SIZE = 5
 SEEDS = range(100, 105)
@@ -41,7 +42,7 @@ def _cell(name: str, size: int, seed: int, is_quick: bool) -> Settings:
     return changed | {"fit": dict(_QUICK)} if is_quick else changed
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Compare the variants."""
     of = [record.settings.get("variant", ROBUST) for record in records]
     groups = [(name, [r for r, own in zip(records, of, strict=True) if own == name]) for name in VARIANTS]
@@ -58,11 +59,11 @@ def page(records: list[Record]) -> Page:
     return Page("\n\n".join(body), [])
 
 
-def _each(groups: list[tuple[str, list[Record]]]) -> tuple[tuple[str, ...], list[list[str]]]:
+def _each(groups: list[tuple[str, list[CellRecord]]]) -> tuple[tuple[str, ...], list[list[str]]]:
     rows = [
         [
             name,
-            str(record.settings["seed"]),
+            record.seed,
             f"{record.results['accuracy']:.4f}",
             str(record.results["num_contexts"]),
             "yes" if is_success(record) else "no",
@@ -77,4 +78,6 @@ def _each(groups: list[tuple[str, list[Record]]]) -> tuple[tuple[str, ...], list
     return header, rows
 
 
-STUDY = Study("recipes", "The paper's recipe as written, and the robust one", cells, run_fit, page, reads=("robust",))
+STUDY = Study(
+    "recipes", "The paper's recipe as written, and the robust one", cells, run_cell, page, resolve, reads=("robust",)
+)

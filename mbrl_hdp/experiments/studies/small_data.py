@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
 from mbrl_hdp.experiments.studies.robust import COLUMNS, SUCCESS, row
-from mbrl_hdp.experiments.studies.study import Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
 SIZES = (5, 10)
 SEEDS = range(100, 105)
@@ -21,7 +22,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     ]
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Report; nothing is asked for."""
     sizes = sorted({record.settings["max_contexts"] for record in records})
     groups = [[record for record in records if record.settings["max_contexts"] == size] for size in sizes]
@@ -32,4 +33,4 @@ def page(records: list[Record]) -> Page:
     return Page(body + table(COLUMNS, [row(str(k), group) for k, group in zip(sizes, groups, strict=True)]), [])
 
 
-STUDY = Study("small_data", "A hundred trajectories", cells, run_fit, page)
+STUDY = Study("small_data", "A hundred trajectories", cells, run_cell, page, resolve)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, run_fit
-from mbrl_hdp.experiments.studies.study import Page, Record, Settings, Study, table
+from mbrl_hdp.experiments.studies.branches import run_cell
+from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 
 THRESHOLDS = (0.05, 0.3, 0.5)
 SEEDS = range(100, 103)
@@ -28,12 +29,12 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     ]
 
 
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Return what remains at each threshold."""
     rows = [
         [
             f"{record.settings['distillation']['train_threshold']:g}",
-            str(record.settings["seed"]),
+            record.seed,
             str(record.results["num_contexts"]),
             ", ".join(f"{mass:.2g}" for mass in record.results["masses"][:3]),
             f"{record.results['accuracy']:.4f}",
@@ -51,4 +52,4 @@ def page(records: list[Record]) -> Page:
     return Page(body + table(columns, rows), [])
 
 
-STUDY = Study("soft", "A soft failure and a high threshold", cells, run_fit, page)
+STUDY = Study("soft", "A soft failure and a high threshold", cells, run_cell, page, resolve)

@@ -1,44 +1,77 @@
-"""What a study is: independent cells that can be run one by one, and a page made of their results."""
+"""Studies: independent cells that can be run one by one, and a page made of their results."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from mbrl_hdp.experiments.fingerprint import code_fingerprint, roots_of
 
 Settings = dict[str, Any]
 Results = dict[str, Any]
+Item = TypeVar("Item")
+
+CURRENT = "current"
+NEVER_RUN = "never run"
+NO_FINGERPRINT = "run before fingerprints"
+BY_CODE = "stale by code"
+BY_CONFIG = "stale by configuration"
+STATES = (CURRENT, BY_CODE, BY_CONFIG, NO_FINGERPRINT, NEVER_RUN)
+MARK = "\u2020"
 
 
 @dataclass(frozen=True)
-class Record:
+class Identity:
+    """What decides the result of a cell.
+
+    Attributes:
+        config: its fully resolved configuration: no default is left out.
+        code: fingerprint of the code that runs it (`experiments/fingerprint.py`).
+    """
+
+    config: Settings
+    code: str
+
+
+@dataclass(frozen=True)
+class CellRecord:
     """One finished cell.
 
     Attributes:
-        settings: everything that decides the result.
+        settings: name of the cell: what distinguishes it from the other cells of its study.
         results: what came out.
         commit: version of the code that ran.
         time_s: seconds that it took.
+        identity: what decided the result; None for cells that were run before there were fingerprints.
+        state: whether it is up to date, one of `STATES`.
     """
 
     settings: Settings
     results: Results
     commit: str
     time_s: float
+    identity: Identity | None = None
+    state: str = CURRENT
 
     @property
     def key(self) -> str:
-        """Identity of the cell."""
+        """The cell's name as one word."""
         return cell_key(self.settings)
+
+    @property
+    def seed(self) -> str:
+        """The seed as pages show it, with a mark if the cell is stale."""
+        return f"{self.settings['seed']}" + ("" if self.state == CURRENT else f" {MARK}")
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One thing that a study must show.
+    """One requirement of a study.
 
     Attributes:
-        name: what is asked for.
+        name: what is required.
         found: what was found.
         is_met: whether it is enough; None while cells are missing.
     """
@@ -50,7 +83,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Page:
-    """What a study says about its records: Markdown text and its gates."""
+    """The report of a study on its records: Markdown text and gates."""
 
     body: str
     gates: list[Gate]
@@ -63,10 +96,11 @@ class Study:
     Attributes:
         name: word on the command line.
         title: heading of the page.
-        cells: settings of every cell, most telling first; takes the seeds asked for (None: the study's own) and
+        cells: settings of every cell, most important first; takes the seeds asked for (None: the study's own) and
             whether only a quick look is wanted.
-        run: runs one cell.
+        run: runs one cell; its module holds nothing that is only for pages, since all of it is fingerprinted.
         page: reads the finished cells.
+        resolve: returns the fully resolved configuration of a cell.
         reads: studies whose records serve here too, where the settings are the same.
     """
 
@@ -74,13 +108,59 @@ class Study:
     title: str
     cells: Callable[[Sequence[int] | None, bool], list[Settings]]
     run: Callable[[Settings], Results]
-    page: Callable[[list[Record]], Page]
+    page: Callable[[list[CellRecord]], Page]
+    resolve: Callable[[Settings], Settings]
     reads: tuple[str, ...] = ()
+
+    def identity(self, settings: Settings) -> Identity:
+        """Return what decides the result of a cell, as the code and the presets are now."""
+        config: Settings = json.loads(json.dumps(self.resolve(settings)))
+        return Identity(config, code_fingerprint(roots_of(self.run.__module__, config)))
+
+
+def state_of(record: CellRecord | None, identity: Identity) -> str:
+    """Return whether a cell is up to date, one of `STATES`."""
+    if record is None:
+        return NEVER_RUN
+    if record.identity is None:
+        return NO_FINGERPRINT
+    if record.identity.config != identity.config:
+        return BY_CONFIG
+    return CURRENT if record.identity.code == identity.code else BY_CODE
+
+
+def changed_keys(before: Settings, now: Settings, prefix: str = "") -> list[str]:
+    """Return which keys of a configuration changed, as `key: before -> now`.
+
+    Example:
+        >>> changed_keys({"prior": {"stay": 0.8}}, {"prior": {"stay": 0.9}})
+        ['prior.stay: 0.8 -> 0.9']
+    """
+    found = []
+    for key in sorted({*before, *now}):
+        one, two = before.get(key), now.get(key)
+        if isinstance(one, dict) and isinstance(two, dict):
+            found += changed_keys(one, two, f"{prefix}{key}.")
+        elif one != two:
+            found.append(f"{prefix}{key}: {json.dumps(one)} -> {json.dumps(two)}")
+    return found
 
 
 def cell_key(settings: Settings) -> str:
-    """Return a cell's identity: its settings as canonical JSON."""
+    """Return a cell's name: its settings as canonical JSON."""
     return json.dumps(settings, sort_keys=True)
+
+
+def cell_words(settings: Settings) -> str:
+    """Return a cell's name for people: what is short enough to be read."""
+    shown = ("family", "switch", "variant", "prior", "max_contexts", "agent", "failure", "profile", "seed")
+    words = {key: settings[key]["name"] if key == "prior" else settings[key] for key in shown if key in settings}
+    return " ".join(f"{key}={value}" for key, value in words.items())
+
+
+def table_of(items: Sequence[Item], columns: Mapping[str, Callable[[Item], str]]) -> str:
+    """Write a Markdown table with one row an item; a column is its heading and what it shows of an item."""
+    return table(list(columns), [[shown(item) for shown in columns.values()] for item in items])
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,15 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mbrl_hdp.control.finite import FiniteCmdp, history_value, known_context_values, performance_gap
-from mbrl_hdp.experiments.studies.finite_problems import (
-    DISCOUNT,
-    FAMILIES,
-    guessing_problem,
-    revealed_problem,
-    shelter_problem,
-)
-from mbrl_hdp.experiments.studies.study import Gate, Page, Record, Results, Settings, Study, table
+from mbrl_hdp.experiments.studies.finite_cells import run
+from mbrl_hdp.experiments.studies.finite_problems import DISCOUNT, FAMILIES, guessing_problem
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 
 SEEDS = range(100, 105)
 SWITCHES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
@@ -23,11 +17,6 @@ GUESSES = (0.05, 0.2, 0.4)
 # Values are sums of a few thousand products of numbers near 1.
 TOLERANCE = 1e-10
 _NUM_PROBLEMS, _NUM_SHOWN = 40, 10
-_WITH_HISTORIES = ("random", "sticky")
-_COLUMNS = (
-    *("gap", "switch_bound", "misidentified_steps", "all_steps", "switch_bound_known"),
-    *("num_switches", "num_misidentified"),
-)
 
 Numbers = np.ndarray[Any, Any]
 
@@ -43,48 +32,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     return [*found, {"family": "shelter", "discount": 1.0, **known}]
 
 
-def run(settings: Settings) -> Results:
-    """Solve the problems of one cell."""
-    results: dict[str, list[float]] = {
-        name: [] for name in (*_COLUMNS, "undiscounted_bound", "history_error", "is_clear")
-    }
-    for number in range(settings["num_problems"]):
-        problem = _problem(settings, number)
-        found = performance_gap(problem)
-        for name in _COLUMNS:
-            results[name].append(float(getattr(found, name)))
-        results["undiscounted_bound"].append(performance_gap(problem, loss_discount=1.0).switch_bound)
-        if settings["family"] == "revealed":
-            results["is_clear"].append(float(is_clear(problem, settings["switch"])))
-        if settings["family"] in _WITH_HISTORIES:
-            results["history_error"].append(abs(history_value(problem) - found.belief_value))
-    return results
-
-
-def is_clear(problem: FiniteCmdp, switch: float) -> bool:
-    """Return whether a revealed problem is certain to have no hedging, so that gap and bound are equal.
-
-    Let the best act of Q_gt be better than the second by at least `margin`, and any two acts differ by `spread` at
-    most. Acting by the last context loses at most `spread` at each switch. So after context z the act of Q_gt(., z) is
-    also the belief policy's if (1 - switch) margin > switch spread (1 + discount + ... + discount^(H-1)).
-    """
-    values = np.sort(known_context_values(problem), axis=-1)
-    margin = float((values[..., -1] - values[..., -2]).min())
-    spread = float((values[..., -1] - values[..., 0]).max())
-    steps = sum(problem.discount**step for step in range(problem.horizon))
-    return (1.0 - switch) * margin > switch * spread * steps
-
-
-def _problem(settings: Settings, number: int) -> FiniteCmdp:
-    rng = np.random.default_rng([settings["seed"], number])
-    if settings["family"] == "revealed":
-        return revealed_problem(rng, settings["switch"])
-    if settings["family"] == "guessing":
-        return guessing_problem(settings["switch"])
-    return shelter_problem() if settings["family"] == "shelter" else FAMILIES[settings["family"]](rng)
-
-
-def page(records: list[Record]) -> Page:
+def page(records: list[CellRecord]) -> Page:
     """Return both sides of the theorem, where they meet, and where the printed text cannot be taken literally."""
     parts = [_INTRODUCTION, _family_table(records), _SINGLE, _single_table(records), _SWEEP, _sweep_table(records)]
     return Page("\n\n".join([*parts, _guessing_words(records), _printed_words(records)]), _gates(records))
@@ -98,10 +46,10 @@ _INTRODUCTION = (
     "believed one is not the one that acts) along the trajectories of the belief policy. Summed over all steps that "
     "loss is the gap itself (performance difference lemma), and no term is negative; so the theorem holds for every "
     "C-MDP, and what it leaves out is the loss at the other steps: contexts not yet told apart, an unknown first "
-    "context, hedging.\n\n`random`: every law uniform on its simplex, rewards of context, state and act. `sticky`: "
-    "contexts last (switch probability .02-.3), sharp dynamics, rewards r(s, a, s'). `identical`: contexts alike. "
-    "`certain`: a switch at every step in a fixed order. `revealed`: every next state tells which context acted, the "
-    "first context is known, as the proof assumes."
+    "context, hedging.\n\n`random`: distributions uniform on their simplices, rewards of context, state and act. "
+    "`sticky`: contexts last (switch probability .02-.3), sharp dynamics, rewards r(s, a, s'). `identical`: contexts "
+    "alike. `certain`: a switch at every step in a fixed order. `revealed`: every next state shows which context "
+    "acted, and the first context is known, as the proof assumes."
 )
 _SINGLE = f"The first {_NUM_SHOWN} sticky problems of the first seed:"
 _SWEEP = (
@@ -113,7 +61,7 @@ _SWEEP = (
 )
 
 
-def _of(records: Iterable[Record], name: str, **settings: Any) -> Numbers:
+def _of(records: Iterable[CellRecord], name: str, **settings: Any) -> Numbers:
     """Return one number of every problem of the cells with these settings."""
     return np.array([
         value
@@ -123,7 +71,7 @@ def _of(records: Iterable[Record], name: str, **settings: Any) -> Numbers:
     ])  # fmt: skip
 
 
-def _family_table(records: list[Record]) -> str:
+def _family_table(records: list[CellRecord]) -> str:
     rows = []
     for family in (*FAMILIES, "revealed"):
         gap, bound, steps, total, count = (
@@ -149,7 +97,7 @@ def _ratio(part: float, whole: float) -> str:
     return "0 / 0" if abs(whole) < TOLERANCE else f"{part / whole:.3f}"
 
 
-def _single_table(records: list[Record]) -> str:
+def _single_table(records: list[CellRecord]) -> str:
     names = ("gap", "switch_bound", "misidentified_steps", "num_switches", "num_misidentified")
     numbers = [_of(records, name, family="sticky", seed=SEEDS[0])[:_NUM_SHOWN] for name in names]
     rows = [
@@ -168,13 +116,13 @@ def _single_table(records: list[Record]) -> str:
     return table(columns, rows)
 
 
-def per_switch(records: list[Record], switch: float) -> float:
+def per_switch(records: list[CellRecord], switch: float) -> float:
     """Return the mean gap per misidentified switch of the `revealed` problems."""
     gap, count = (_of(records, name, family="revealed", switch=switch) for name in ("gap", "num_misidentified"))
     return float((gap / count).mean()) if len(gap) else float("nan")
 
 
-def _sweep_table(records: list[Record]) -> str:
+def _sweep_table(records: list[CellRecord]) -> str:
     rows = []
     for switch in SWITCHES:
         gap, bound, count, clear = (
@@ -193,14 +141,14 @@ def _sweep_table(records: list[Record]) -> str:
     return table(columns, rows)
 
 
-def _guess_error(record: Record) -> float:
+def _guess_error(record: CellRecord) -> float:
     """Return the distance from sum_{t=1}^{H-1} discount^t switch."""
     switch, horizon = record.settings["switch"], guessing_problem(0.1).horizon
     expected = switch * sum(DISCOUNT**step for step in range(1, horizon))
     return max(abs(record.results[name][0] - expected) for name in ("gap", "switch_bound"))
 
 
-def _guessing_words(records: list[Record]) -> str:
+def _guessing_words(records: list[CellRecord]) -> str:
     found = [
         f"switch probability {record.settings['switch']:g}: gap {record.results['gap'][0]:.6f}, "
         f"bound {record.results['switch_bound'][0]:.6f}"
@@ -208,12 +156,12 @@ def _guessing_words(records: list[Record]) -> str:
         if record.settings["family"] == "guessing"
     ]
     return (
-        "`guessing`, where a right guess of the context pays 1 and each step tells which it was: the gap is "
+        "`guessing`, where a right guess of the context pays 1 and each step shows which it was: the gap is "
         f"sum_(t>=1) discount^t switch in closed form. Found: {'; '.join(found)}."
     )
 
 
-def _printed_words(records: list[Record]) -> str:
+def _printed_words(records: list[CellRecord]) -> str:
     shelter = {name: _of(records, name, family="shelter") for name in ("gap", "switch_bound", "switch_bound_known")}
     gap, printed = (_of(records, name, family="identical") for name in ("gap", "undiscounted_bound"))
     wrong = int((printed > gap + TOLERANCE).sum())
@@ -239,7 +187,7 @@ def _printed_words(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
-def _gates(records: list[Record]) -> list[Gate]:
+def _gates(records: list[CellRecord]) -> list[Gate]:
     whole = len(records) >= len(cells(None, False))
     gap, bound, total = (_of(records, name) for name in ("gap", "switch_bound", "all_steps"))
     errors = _of(records, "history_error")
@@ -277,4 +225,4 @@ def _met(is_met: bool, is_whole: bool) -> bool | None:
     return bool(is_met) if is_whole else None
 
 
-STUDY = Study("theorem3", "What not seeing the context costs (Theorems 2 and 3), exactly", cells, run, page)
+STUDY = Study("theorem3", "What not seeing the context costs (Theorems 2 and 3), exactly", cells, run, page, dict)

@@ -1,4 +1,4 @@
-"""A prior without a guide and a distillation rule, as a plugin of mbrl_hdp."""
+"""A prior without a guide, a distillation rule and an agent, as a plugin of mbrl_hdp."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from jaxtyping import Bool
 from torch import Tensor
 
 import mbrl_hdp
+from mbrl_hdp.control.baseline import Baseline
 from mbrl_hdp.distil.distiller import Distiller
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
+from mbrl_hdp_example_plugin.swing_up import SwingUpConfig, build_swing_up
 
 
 @dataclass
@@ -86,3 +88,9 @@ def mbrl_hdp_register_distillers() -> Iterable[mbrl_hdp.PluginSpec[Distiller]]:
     return [
         mbrl_hdp.PluginSpec("most_visited", MostVisitedConfig, build_most_visited, "keep a fixed number of contexts")
     ]
+
+
+@mbrl_hdp.hookimpl
+def mbrl_hdp_register_baselines() -> Iterable[mbrl_hdp.PluginSpec[Baseline]]:
+    """Register the agent."""
+    return [mbrl_hdp.PluginSpec("swing_up", SwingUpConfig, build_swing_up, "cart-pole by energy, adaptive actuator")]

@@ -1,0 +1,392 @@
+"""Run tests on mutated code quickly: a process that has loaded every other library forks a child for each mutant.
+
+The code under test is a copy of the repository. A test file runs once without a mutant: this checks that it passes (a
+test that fails is named and left out), fills the cache of compiled code, and records what each test costs and which
+functions it calls. A mutant of a function then runs against the tests that call it, quick ones first, up to a budget.
+All times are seconds of CPU, so that a busy machine changes neither the tests chosen nor the limits.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import hashlib
+import importlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("mbrl_hdp", "plugins")
+CONFTESTS = tuple(sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/**/conftest.py")))
+BUDGET = 40.0  # seconds of tests for one mutant
+_NOT_COPIED = (".*", "__pycache__", "outputs", "multirun", "build", "demo", "runs", "dist")
+_SETTINGS = {"OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
+
+
+@dataclass
+class Survey:
+    """What tests cost and call: `seconds` by test, `callers` by function `path::qualified.name`."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    callers: dict[str, list[str]] = field(default_factory=dict)
+
+    def order(self, function: str) -> list[str]:
+        """Return the tests for a mutant of this function, in the order to run them.
+
+        Args:
+            function: `path::qualified.name`; one without callers (compiled, or outside of every function) runs against
+                all tests.
+        """
+        found = self.callers.get(function) or list(self.seconds)
+        spent, chosen = 0.0, []
+        for test in sorted(found, key=self.seconds.__getitem__):
+            spent += self.seconds[test]
+            if spent > BUDGET and chosen:
+                break
+            chosen.append(test)
+        # Tests of one file stay together within a class of cost: they share what its fixtures prepare.
+        return sorted(chosen, key=lambda test: (_cost_class(self.seconds[test]), test))
+
+
+def _cost_class(seconds: float) -> int:
+    return sum(seconds > limit for limit in (0.3, 2.0, 8.0))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run ended with: `status` is survived (all tests passed), killed (`killer` failed) or timeout."""
+
+    status: str
+    seconds: float
+    killer: str
+    log: str
+
+
+class Recorder:
+    """A pytest plugin that writes the survey."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = f"{folder}{os.sep}"
+        self.survey = Survey()
+        self._called: set[str] = set()
+        self._prepared: dict[str, set[str]] = {}  # by test file, what its fixtures called: shared by all its tests
+        self._by_test: dict[str, set[str]] = {}
+        self._failed: set[str] = set()
+
+    def _trace(self, frame: FrameType, _event: str, _argument: object) -> None:
+        name = frame.f_code.co_filename
+        if name.startswith(self.folder):
+            self._called.add(f"{name[len(self.folder) :]}::{frame.f_code.co_qualname}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Time a test."""
+        started = cpu_seconds()
+        result = yield
+        self.survey.seconds[item.nodeid] = cpu_seconds() - started
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        """Record what the fixtures of a file call."""
+        return (yield from self._record(self._prepared.setdefault(item.nodeid.split("::")[0], set())))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Record what a test calls."""
+        return (yield from self._record(self._by_test.setdefault(item.nodeid, set())))
+
+    def _record(self, into: set[str]) -> Iterator[None]:
+        self._called = into
+        sys.settrace(self._trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what fails without a mutant."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+
+    def finish(self) -> Survey:
+        """Return the survey; tests that failed are left out, because they would kill every mutant."""
+        for test in self._failed:
+            print(f"LEFT OUT {test}")
+            self.survey.seconds.pop(test, None)
+            self._by_test.pop(test, None)
+        for test, called in self._by_test.items():
+            for function in called | self._prepared.get(test.split("::")[0], set()):
+                self.survey.callers.setdefault(function, []).append(test)
+        return self.survey
+
+
+class Selected:
+    """A pytest plugin that runs these tests in this order."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self.order = {test: place for place, test in enumerate(tests)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep and sort."""
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self.order), key=lambda item: self.order[item.nodeid]
+        )
+
+
+class Workshop:
+    """A copy of the repository that tests and mutants run in.
+
+    Args:
+        folder: where the copy, the cache of compiled code and the surveys live. Surveys are used again as long as the
+            packages and the test file are the same.
+        tests: files and folders of tests.
+    """
+
+    def __init__(self, folder: Path, tests: tuple[str, ...]) -> None:
+        self.copy, self.cache, self.surveys = folder / "copy", folder / "numba", folder / "surveys"
+        self.num_runs = 0
+        mark, product = folder / "product", _fingerprint(PRODUCT)
+        if not mark.exists() or mark.read_text() != product:
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(ROOT, self.copy, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        self.cache.mkdir(exist_ok=True)
+        self.surveys.mkdir(exist_ok=True)
+        mark.write_text(product)
+        os.environ.update(_SETTINGS)
+        os.environ["PYTHONPATH"] = os.pathsep.join((str(self.copy), str(self.copy / "plugins")))
+        self._load_libraries(tests)
+        self.known: dict[str, Survey] = {}
+
+    def tests_of(self, function: str, places: tuple[str, ...]) -> list[str]:
+        """Return the tests for a mutant of a function, of those in these files and folders."""
+        joined = Survey()
+        for file in _test_files(places):
+            self._survey(file)
+            joined.seconds |= self.known[file].seconds
+            for caller, tests in self.known[file].callers.items():
+                joined.callers.setdefault(caller, []).extend(tests)
+        return joined.order(function)
+
+    def _survey(self, file: str) -> None:
+        if file in self.known:
+            return
+        place = self.surveys / f"{Path(file).stem}-{_fingerprint((file, *CONFTESTS))}.json"
+        if not place.exists():
+            print(f"running {file} without a mutant ...", flush=True)
+            result = self._fork(lambda: self._record(file, place), self.cache, 3600.0)
+            if result.status != "survived":
+                raise SystemExit(f"{file} fails without any mutant; mend it first:\n{result.log[-3000:]}")
+            for test in re.findall(r"^LEFT OUT (.+)$", result.log, re.MULTILINE):
+                print(f"left out, because it fails without a mutant: {test}", flush=True)
+        self.known[file] = Survey(**json.loads(place.read_text()))
+
+    def _record(self, file: str, place: Path) -> int:
+        recorder = Recorder(self.copy)
+        code = pytest.main(["-q", file], plugins=[recorder])
+        survey = recorder.finish()
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not survey.seconds:
+            return 1
+        place.write_text(json.dumps(vars(survey)))
+        return 0
+
+    def _load_libraries(self, tests: tuple[str, ...]) -> None:
+        """Import what the tests import, except our own packages; a child finds out what that is."""
+        listing = self.copy / "libraries.json"
+        result = self._fork(lambda: _list_libraries(list(tests), listing), self.cache, 3600.0)
+        if result.status != "survived":
+            raise SystemExit(f"the tests cannot be collected; mend them first:\n{result.log[-3000:]}")
+        for name in json.loads(listing.read_text()):
+            importlib.import_module(name)
+        sys.modules["torch"].set_num_threads(1)
+        gc.collect()
+        gc.freeze()
+
+    def outcome(self, path: str, changed: str, tests: list[str]) -> Outcome:
+        """Run tests on a changed file."""
+        file = self.copy / path
+        code, times = file.read_text(), file.stat()
+        seconds = {test: time for survey in self.known.values() for test, time in survey.seconds.items()}
+        limit = 20.0 + 4.0 * sum(seconds[test] for test in tests)
+        files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+        command = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:warnings", *files]
+        self.num_runs += 1
+        try:
+            file.write_text(changed)
+            os.utime(file, (self.num_runs, self.num_runs))  # a time of its own: no cache takes it for another mutant
+            with tempfile.TemporaryDirectory(prefix="numba-", dir=self.copy.parent) as fresh:
+                cache = self._cache_without(path, Path(fresh))
+                work = lambda: int(pytest.main(command, plugins=[Selected(tests)]))  # noqa: E731
+                return self._fork(work, cache, limit)
+        finally:
+            file.write_text(code)
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def _cache_without(self, path: str, fresh: Path) -> Path:
+        """Return a cache without the kernels that the file may have a part in; numba knows a kernel's own file only."""
+        cold = {Path(kernel).stem for kernel in kernel_files() if path in imported_files(kernel)}
+        if not cold:
+            return self.cache
+        for file in self.cache.rglob("*.nb?"):
+            if file.name.split(".")[0] not in cold:
+                place = fresh / file.relative_to(self.cache)
+                place.parent.mkdir(exist_ok=True)
+                os.link(file, place)
+        return fresh
+
+    def _fork(self, work: Callable[[], int], cache: Path, limit: float) -> Outcome:
+        """Run `work` in a child."""
+        with tempfile.TemporaryFile("w+") as log:
+            before = cpu_seconds()
+            child = os.fork()
+            if child == 0:
+                _become_child(self.copy, cache, limit, log.fileno())
+                code = 1
+                try:
+                    code = work()
+                finally:
+                    os._exit(code)
+            status = _wait(child, 20.0 * limit)
+            log.seek(0)
+            text = log.read()
+            failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+            killer = failed[1] if failed and status == "killed" else ""
+            return Outcome(status, cpu_seconds() - before, killer, text)
+
+
+def _become_child(copy: Path, cache: Path, limit: float, log: int) -> None:
+    os.setsid()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 6))
+    os.environ["NUMBA_CACHE_DIR"] = str(cache)
+    if "numba" in sys.modules:
+        sys.modules["numba"].config.CACHE_DIR = str(cache)
+    for name in [name for name in sys.modules if _is_ours(name)]:
+        del sys.modules[name]
+    sys.path[:] = [str(copy), str(copy / "plugins"), *(place for place in sys.path if place not in ("", str(ROOT)))]
+    os.chdir(copy)
+
+
+def _wait(child: int, limit: float) -> str:
+    """Wait for a child, at most so many seconds of the clock; what it started ends with it."""
+    deadline = time.monotonic() + limit
+    done, code = 0, 0
+    while not done and time.monotonic() < deadline:
+        time.sleep(0.02)
+        done, code = os.waitpid(child, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if not done:
+        os.waitpid(child, 0)
+        return "timeout"
+    if os.WIFSIGNALED(code):
+        return "timeout" if os.WTERMSIG(code) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
+    return "survived" if os.WEXITSTATUS(code) == 0 else "killed"
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that ended."""
+    return sum(os.times()[:4])
+
+
+def _list_libraries(tests: list[str], listing: Path) -> int:
+    before = set(sys.modules)
+    code = pytest.main(["-q", "--collect-only", *tests])
+    names = [name for name in sys.modules if name not in before and not _is_ours(name)]
+    listing.write_text(json.dumps([name for name in names if _can_be_imported(name)]))
+    return int(code)
+
+
+def _can_be_imported(name: str) -> bool:
+    module = sys.modules[name]
+    spec = getattr(module, "__spec__", None)
+    return getattr(spec, "name", None) == name and "tests" not in name.split(".") and "conftest" not in name
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(("mbrl_hdp", "benchmarks"))
+
+
+def function_at(path: str, line: int) -> tuple[str, int]:
+    """Return the innermost function around a line as `path::qualified.name`, and its first line.
+
+    Outside of every function the name is that of the class or empty, which no test is recorded to call.
+    """
+    node: ast.AST = ast.parse((ROOT / path).read_text())
+    name, first, inner = "", 1, _around(node, line)
+    while inner is not None:
+        node = inner
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            name += f"{node.name}{'.<locals>.' if isinstance(node, ast.FunctionDef) else '.'}"
+        inner = _around(node, line)
+    return f"{path}::{name.removesuffix('.<locals>.')}", first
+
+
+def _around(node: ast.AST, line: int) -> ast.AST | None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            decorators = child.decorator_list if isinstance(child, ast.FunctionDef | ast.ClassDef) else []
+            first = min([child.lineno, *(decorator.lineno for decorator in decorators)])
+            if first <= line <= (child.end_lineno or first):
+                return child
+    return None
+
+
+def kernel_files() -> list[str]:
+    """Return the files that compile functions."""
+    files = [file for package in PRODUCT for file in (ROOT / package).rglob("*.py")]
+    return [file.relative_to(ROOT).as_posix() for file in files if "import compiled\n" in file.read_text()]
+
+
+def imported_files(path: str) -> set[str]:
+    """Return a file and those of our packages that it imports functions or constants from, directly or not."""
+    found: set[str] = set()
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found.add(file)
+        for node in ast.walk(ast.parse((ROOT / file).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and _is_ours(node.module):
+                names = [alias.name for alias in node.names]
+                if any(name.isupper() or name == name.lower() for name in names):  # a class is nothing for a kernel
+                    waiting += _files_of(node.module)
+    return found
+
+
+def _files_of(module: str) -> list[str]:
+    place = module.replace(".", "/")
+    names = [f"{folder}{place}{end}" for folder in ("", "plugins/") for end in (".py", "/__init__.py")]
+    return [name for name in names if (ROOT / name).is_file()]
+
+
+def _test_files(tests: tuple[str, ...]) -> list[str]:
+    places = [ROOT / place for place in tests]
+    files = [file for place in places for file in ([place] if place.is_file() else sorted(place.glob("test_*.py")))]
+    return [file.relative_to(ROOT).as_posix() for file in files]
+
+
+def _fingerprint(places: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for place in places:
+        for file in [ROOT / place] if place.endswith(".py") else sorted((ROOT / place).rglob("*.py")):
+            digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,310 @@
+"""Mutation testing: change one operator, number or branch of the mathematical rooms and see whether a test notices.
+
+    python -m benchmarks.mutants [--count 240] [--first N] [--seed 0] [--only TEXT] [--page]
+
+The mutants are those of Cosmic Ray, one drawn for each drawn position in the code, the same ones for the same seed and
+code; changes that no test could notice (annotations, texts) are never drawn. Each runs against the nearest tests that
+call the changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes
+on where it was stopped: a death counts as long as the changed file and the test that failed are the same, a survival as
+long as the changed file and its nearest tests are the same. docs/results/mutants.md is written from the results and
+from docs/results/mutants_judged.json, where survivors are judged by name: `equivalent: why` or `hole: what`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import functools
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+from benchmarks.mutant_runner import ROOT, Workshop, function_at
+
+WORKSHOP = ROOT / "build/mutants"
+SAMPLES = ROOT / "build/mutant_samples"
+RESULTS = ROOT / "docs/results/mutants.jsonl"
+JUDGED = ROOT / "docs/results/mutants_judged.json"
+PAGE = ROOT / "docs/results/mutants.md"
+ROOMS = (
+    "mbrl_hdp/probability",
+    "mbrl_hdp/belief",
+    "mbrl_hdp/distil",
+    "mbrl_hdp/inference",
+    "mbrl_hdp/experiments/loop.py",
+)
+WANTED = 0.95
+# Nearest tests by the beginning of a path, the first match counts. Of these, a mutant of a function runs against those
+# that call it; one of a compiled function, or outside of every function, against all.
+NEAREST = (
+    ("mbrl_hdp/probability", ("tests/probability",)),
+    ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py")),
+    ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py")),
+    ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py",)),
+    ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py", "tests/inference/test_online.py")),
+    ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py",)),
+    ("mbrl_hdp/inference/schedule", ("tests/inference/test_schedule.py", "tests/inference/test_early_stopping.py")),
+    ("mbrl_hdp/inference/analysis", ("tests/inference/test_analysis.py", "tests/inference/test_context_model.py")),
+    ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
+    ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
+    ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py")),
+    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py")),
+    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py")),
+    (
+        "mbrl_hdp/inference/model",
+        ("tests/inference/test_context_model.py", "tests/inference/test_online.py", "tests/inference/test_fit.py"),
+    ),
+    ("mbrl_hdp/inference/saving", ("tests/inference/test_context_model.py",)),
+    ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
+    ("mbrl_hdp/inference/precision", ("tests/inference/test_bad_data.py",)),
+    (
+        "mbrl_hdp/inference",
+        (
+            "tests/inference/test_early_stopping.py",
+            "tests/inference/test_fit.py",
+            "tests/inference/test_recipes.py",
+            "tests/inference/test_schedule.py",
+            "tests/inference/test_trainer.py",
+        ),
+    ),
+    ("mbrl_hdp/experiments", ("tests/experiments/test_algorithm1.py", "tests/experiments/test_loop.py")),
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: `operator` at its `occurrence` in a file, and what it does to the line `offset` of its function."""
+
+    path: str
+    operator: str
+    occurrence: int
+    line: int
+    function: str
+    offset: int
+    before: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        """A name that survives edits elsewhere in the file."""
+        text = f"{self.function}|{self.offset}|{self.operator}|{self.before}|{self.after}"
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def nearest_tests(path: str) -> tuple[str, ...]:
+    """Return the test files and folders that a mutant of this file runs against."""
+    return next(tests for start, tests in NEAREST if path.startswith(start))
+
+
+def sources() -> list[str]:
+    """Return the files that are mutated."""
+    found = [
+        file
+        for room in ROOMS
+        for file in ([ROOT / room] if room.endswith(".py") else sorted((ROOT / room).glob("*.py")))
+        if file.name != "__init__.py"
+    ]
+    return [file.relative_to(ROOT).as_posix() for file in found]
+
+
+def sample(count: int, seed: int) -> Iterator[Mutant]:
+    """Draw positions from all files, and one mutant for each; changes of annotations and texts do not count."""
+    places: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
+    codes = {path: (ROOT / path).read_text() for path in sources()}
+    for path, code in codes.items():
+        nodes = list(ast_nodes(get_ast(code)))
+        for name in operator_names():
+            kind = get_operator(name)
+            if kind.arguments():
+                continue
+            spots = [start for node in nodes for start, _ in kind().mutation_positions(node)]
+            for occurrence, (line, column) in enumerate(spots):
+                places.setdefault((path, line, column), []).append((name, occurrence))
+    order = sorted(places)
+    rng = random.Random(seed)
+    rng.shuffle(order)
+    num_drawn = 0
+    for path, line, column in order:
+        operator, occurrence = rng.choice(places[path, line, column])
+        mutant = _mutant(path, codes[path], operator, occurrence)
+        if mutant is None:
+            continue
+        yield mutant
+        num_drawn += 1
+        if num_drawn == count:
+            return
+
+
+def stored_sample(count: int, seed: int) -> list[Mutant]:
+    """Return the sample, drawn once for the same code: drawing takes some 20 seconds."""
+    digest = hashlib.sha256(f"{count} {seed}".encode() + Path(__file__).read_bytes())
+    for path in sources():
+        digest.update((ROOT / path).read_bytes())
+    place = SAMPLES / f"{digest.hexdigest()[:12]}.json"
+    if not place.exists():
+        mutants = [asdict(mutant) for mutant in sample(count, seed)]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(mutants))
+    return [Mutant(**fields) for fields in json.loads(place.read_text())]
+
+
+def _mutant(path: str, code: str, operator: str, occurrence: int) -> Mutant | None:
+    changed = mutate_code(code, get_operator(operator)(), occurrence)
+    if changed is None or _meaning(changed) in (None, _meaning(code)):
+        return None
+    lines = list(difflib.ndiff(code.splitlines(), changed.splitlines()))
+    before = " ".join(line[2:].strip() for line in lines if line.startswith("- "))
+    after = " ".join(line[2:].strip() for line in lines if line.startswith("+ "))
+    pairs = zip(code.splitlines(), changed.splitlines(), strict=False)
+    line = next((number for number, (one, two) in enumerate(pairs, 1) if one != two), 0)
+    function, first = function_at(path, line)
+    return Mutant(path, operator, occurrence, line, function, line - first, before, after)
+
+
+@functools.cache
+def _meaning(code: str) -> str | None:
+    """Return the program without annotations, texts and compilation; None where it is no Python."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            node.decorator_list = [one for one in node.decorator_list if not _is_neutral(one)]
+        if isinstance(node, ast.arg | ast.AnnAssign):
+            node.annotation = None if isinstance(node, ast.arg) else ast.Constant(0)
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and "Callable" in ast.dump(node.value)
+        ):
+            node.value = ast.Constant(0)  # a type's name
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            node.exc.args = []  # the text of an error
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("says", "warn"):
+            node.args = []
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.dump(tree)
+
+
+def _is_neutral(decorator: ast.expr) -> bool:
+    name = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(name, ast.Name) and name.id in ("compiled", "no_type_check", "override")
+
+
+def stamp(path: str, outcome: str, killer: str) -> str:
+    """Return a fingerprint of what a result depends on: the changed file and the tests that decided."""
+    digest = hashlib.sha256((ROOT / path).read_bytes())
+    for place in (killer.partition("::")[0],) if killer else nearest_tests(path) if outcome == "survived" else ():
+        files = [ROOT / place] if place.endswith(".py") else sorted((ROOT / place).rglob("*.py"))
+        for file in files:
+            digest.update(file.read_bytes() if file.exists() else b"")
+    return digest.hexdigest()[:12]
+
+
+def finished() -> dict[str, dict[str, object]]:
+    """Return the results that still count, by mutant."""
+    if not RESULTS.exists():
+        return {}
+    records = [json.loads(line) for line in RESULTS.read_text().splitlines() if line]
+    return {
+        record["name"]: record
+        for record in records
+        if record["stamp"] == stamp(record["path"], record["outcome"], record["killer"])
+    }
+
+
+def run(mutants: list[Mutant]) -> None:
+    """Run what has no result yet."""
+    known = finished()
+    todo = [mutant for mutant in mutants if mutant.name not in known]
+    if not todo:
+        return
+    workshop = Workshop(WORKSHOP, tuple(dict.fromkeys(test for _, tests in NEAREST for test in tests)))
+    for number, mutant in enumerate(todo, 1):
+        changed = mutate_code((ROOT / mutant.path).read_text(), get_operator(mutant.operator)(), mutant.occurrence)
+        tests = workshop.tests_of(mutant.function, nearest_tests(mutant.path))
+        result = workshop.outcome(mutant.path, str(changed), tests)
+        record = {
+            "name": mutant.name, **asdict(mutant), "outcome": result.status, "seconds": round(result.seconds, 1),
+            "killer": result.killer, "stamp": stamp(mutant.path, result.status, result.killer),
+        }  # fmt: skip
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        print(
+            f"{number}/{len(todo)} {result.status} {result.seconds:.0f} s, {mutant.name} {mutant.path}:{mutant.line}\n"
+            f"    - {mutant.before}\n    + {mutant.after}\n    {len(tests)} tests {result.killer}",
+            flush=True,
+        )
+
+
+def page(mutants: list[Mutant], command: str) -> str:
+    """Return the page of a sample: the score and every survivor with its judgement."""
+    known = finished()
+    judged = json.loads(JUDGED.read_text()) if JUDGED.exists() else {}
+    done = [known[mutant.name] | {"line": mutant.line} for mutant in mutants if mutant.name in known]
+    survivors = [record for record in done if record["outcome"] == "survived"]
+    equivalent = [record for record in survivors if judged.get(str(record["name"]), "").startswith("equivalent")]
+    effective = len(done) - len(equivalent)
+    dead = len(done) - len(survivors)
+    score = dead / effective if effective else 0.0
+    verdict = "met" if score >= WANTED and len(done) == len(mutants) >= 200 else "not met"
+    rows = [
+        f"| {record['path']}:{record['line']} | `{_cell(record['before'])}` | `{_cell(record['after'])}` | "
+        f"{judged.get(str(record['name']), 'not judged yet')} (`{record['name']}`) |"
+        for record in survivors
+    ]
+    lines = [
+        "# Mutants: what the tests notice",
+        "",
+        f"Written by `{command}` from `mutants.jsonl` and the judgements in `mutants_judged.json`; do not edit.",
+        "",
+        f"{len(done)} of {len(mutants)} drawn mutants were run, each against the tests nearest to its file: {dead} "
+        f"died, {len(survivors)} survived, of which {len(equivalent)} change no behaviour.",
+        "",
+        "| asked for | found | gate |",
+        "| --- | --- | --- |",
+        f"| of at least 200 mutants, 95 % of those that change behaviour die | {100 * score:.1f} % of {effective} | "
+        f"{verdict} |",
+        "",
+        "## Survivors",
+        "",
+        "| where | code | mutant | judgement |",
+        "| --- | --- | --- | --- |",
+        *rows,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: object) -> str:
+    return str(text).replace("|", "\\|")
+
+
+def main() -> None:
+    """Draw, run and write the page."""
+    parser = argparse.ArgumentParser(description="mutation testing of the mathematical rooms")
+    parser.add_argument("--count", type=int, default=240, help="number of mutants")
+    parser.add_argument("--first", type=int, help="run only the first ones of the sample; writes no page")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--only", default="", help="run only mutants of files whose path has this text; writes no page")
+    parser.add_argument("--page", action="store_true", help="run nothing, only write the page")
+    options = parser.parse_args()
+    mutants = stored_sample(options.count, options.seed)
+    if not options.page:
+        run([mutant for mutant in mutants[: options.first] if options.only in mutant.path])
+    if not options.only and options.first is None:
+        PAGE.write_text(page(mutants, f"make mutants MUTANTS='--count {options.count} --seed {options.seed}'"))
+
+
+if __name__ == "__main__":
+    main()

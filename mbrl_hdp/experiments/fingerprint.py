@@ -1,0 +1,167 @@
+"""A fingerprint of the code that decides a result.
+
+It is a hash of the parsed sources of every module that is reached by imports from where the result is computed, from
+the plugins that its configuration names and from its environment. Prose does not count: comments, docstrings, type
+annotations of functions, messages of exceptions and help texts of settings can change without making a result stale.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from mbrl_hdp.hooks import KINDS, Registry, load_registry
+
+PACKAGE = "mbrl_hdp"
+# Modules whose effect is in the resolved configuration, which identifies a cell as well, or that only name and report.
+_WITHOUT_EFFECT = frozenset(
+    {
+        PACKAGE,
+        f"{PACKAGE}.errors",
+        f"{PACKAGE}.experiments.budget",
+        f"{PACKAGE}.experiments.config",
+        f"{PACKAGE}.experiments.explain",
+        f"{PACKAGE}.experiments.fingerprint",
+        f"{PACKAGE}.experiments.fit_settings",
+    }
+)
+_WITHOUT_MEANING = frozenset({"annotation", "returns", "type_comment", "type_params", "kind", "ctx"})
+
+
+def roots_of(run_module: str, config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the modules from which a cell's code is reached.
+
+    Args:
+        run_module: module of the function that runs the cell.
+        config: the cell's resolved configuration; its plugins and its environment are looked up by name.
+    """
+    roots = {run_module}
+    groups = {kind.name: kind.group for kind in KINDS}
+    for plugin in installed_plugins().all():
+        chosen = config.get(groups[plugin.kind])
+        if isinstance(chosen, Mapping) and chosen.get("name") == plugin.spec.name:
+            roots |= {plugin.spec.config.__module__, plugin.spec.build.__module__}
+    env = config.get("env")
+    if isinstance(env, Mapping):
+        entry = gymnasium.spec(env["id"]).entry_point
+        roots.add(entry.partition(":")[0] if isinstance(entry, str) else entry.__module__)
+    return frozenset(roots)
+
+
+@lru_cache
+def installed_plugins() -> Registry:
+    """Return all plugins, loaded once."""
+    return load_registry()
+
+
+@lru_cache
+def code_fingerprint(roots: frozenset[str]) -> str:
+    """Return the fingerprint of all code that is reached from these modules, 16 hexadecimal digits."""
+    parts = [f"{name} {_module_hash(name)}" for name in reached_modules(roots)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def reached_modules(roots: Iterable[str]) -> list[str]:
+    """Return the modules that are reached by imports, in order of their names.
+
+    Only packages of the roots and this one are followed: numpy and the like are not ours.
+    """
+    waiting, found = list(roots), set()
+    tops = {PACKAGE, *(root.partition(".")[0] for root in roots)}
+    while waiting:
+        name = waiting.pop()
+        if name in found or name in _WITHOUT_EFFECT or name.partition(".")[0] not in tops or source_of(name) is None:
+            continue
+        found.add(name)
+        waiting += _imported(name)
+    return sorted(found)
+
+
+@lru_cache
+def source_of(name: str) -> Path | None:
+    """Return the file of a module, None if there is no such module."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # an attribute of a module, not a module
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
+
+
+def hash_of(source: str) -> str:
+    """Return the hash of a source without its prose."""
+    return hashlib.sha256(_meaning(ast.parse(source)).encode()).hexdigest()
+
+
+@lru_cache
+def _module_hash(name: str) -> str:
+    path = source_of(name)
+    assert path is not None
+    return hash_of(path.read_text())
+
+
+def _meaning(node: Any) -> str:
+    """Write a syntax tree as text, the same for every version of Python."""
+    if isinstance(node, list):
+        return "[" + ",".join(_meaning(item) for item in node if not _is_docstring(item)) + "]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        return f"Raise({_meaning(node.exc.func)})"
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setting":
+        fields["args"] = fields["args"][:1]
+    kept = {name: value for name, value in fields.items() if name not in _WITHOUT_MEANING and value not in (None, [])}
+    return f"{type(node).__name__}({','.join(f'{name}={_meaning(value)}' for name, value in kept.items())})"
+
+
+def _is_docstring(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _imported(name: str) -> Iterator[str]:
+    """Return the modules that a module imports when it runs; names of a package are looked up in its `__init__`."""
+    for module, names in _import_lines(name, with_type_checking=False):
+        yield module
+        for imported in names:
+            yield f"{module}.{imported}"
+            yield from _home_of(module, imported)
+
+
+def _home_of(package: str, imported: str) -> Iterator[str]:
+    """Return the module behind a name of a package that loads its names on first use."""
+    path = source_of(package)
+    if path is None or path.name != "__init__.py":
+        return
+    for module, names in _import_lines(package, with_type_checking=True):
+        if imported in names:
+            yield module
+
+
+@lru_cache
+def _import_lines(name: str, with_type_checking: bool) -> list[tuple[str, list[str]]]:
+    path = source_of(name)
+    assert path is not None
+    tree = ast.parse(path.read_text())
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not with_type_checking:
+            skipped |= {id(child) for line in node.body for child in ast.walk(line)}
+    lines: list[tuple[str, list[str]]] = []
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            lines += [(alias.name, []) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            lines.append((module, [alias.name for alias in node.names]))
+    return lines

@@ -1,0 +1,72 @@
+"""The settings `fit.*` of `mbrl-hdp train`, and the settings of the fits of a run.
+
+One rule: `budget.*` decides how many steps and how large a batch, `recipe` which recipe, `fit.*` all the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.inference.recipes import RECIPES
+from mbrl_hdp.inference.schedule import FitConfig
+from mbrl_hdp.settings import setting
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.budget import Budget
+    from mbrl_hdp.experiments.config import MainConfig
+
+# Keys of `fit.*` that something else decides in `train`, and what.
+_DECIDED_ELSEWHERE = {
+    "recipe": "recipe",
+    "num_steps": "budget.warm_model_steps (first fit) or budget.model_steps (refits)",
+    "batch_size": "budget.model_batch",
+}
+
+
+@dataclass
+class TrainFitConfig(FitConfig):
+    """The settings `fit.*` of `train`: those of `mbrl-hdp fit`, except for what `budget.*` and `recipe` decide.
+
+    Null stands for a value that is decided elsewhere; three of those keys would have no effect and are refused.
+    """
+
+    recipe: str | None = setting(None, "set recipe instead")  # type: ignore[assignment]
+    num_steps: int | None = setting(None, "set budget.warm_model_steps, budget.model_steps")  # type: ignore[assignment]
+    batch_size: int | None = setting(None, "set budget.model_batch instead")  # type: ignore[assignment]
+    num_restarts: int | None = setting(  # type: ignore[assignment]
+        None, "runs of the first fit; null: as in `fit`, 1 with profile=smoke", at_least=1
+    )
+    polish_steps: int | None = setting(  # type: ignore[assignment]
+        None, "further steps of the first fit's chosen run; null: as in `fit`, 0 with profile=smoke", at_least=0
+    )
+
+
+def check_fit(config: MainConfig) -> None:
+    """Raise if a key of `fit.*` has no effect in `train`, or no place in its recipe."""
+    for key, instead in _DECIDED_ELSEWHERE.items():
+        if getattr(config.fit, key) is not None:
+            raise ConfigError(f"fit.{key} has no effect in `train`; set {instead} instead")
+    RECIPES[config.recipe].settle(_filled(config, {}))
+
+
+def fit_config(config: MainConfig, budget: Budget, is_first: bool) -> FitConfig:
+    """Return the settings of a run's first fit, or of a later refit.
+
+    `budget` decides steps and batch size, `recipe` the recipe; the rest is `fit.*`. Only the first fit is polished.
+    """
+    steps = budget.warm_model_steps if is_first else budget.model_steps
+    decided: dict[str, Any] = {"num_steps": steps, "batch_size": budget.model_batch}
+    return _filled(config, decided if is_first else decided | {"polish_steps": 0})
+
+
+def _filled(config: MainConfig, decided: dict[str, Any]) -> FitConfig:
+    """Return `fit.*` with nothing left open: what is decided, then what the user set, then the defaults of `fit`."""
+    standard = FitConfig(recipe=config.recipe)
+    if config.profile == "smoke":
+        standard.num_restarts, standard.polish_steps = 1, 0
+    given = {f.name: getattr(config.fit, f.name) for f in dataclasses.fields(FitConfig)}
+    given = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(standard, **given | decided)

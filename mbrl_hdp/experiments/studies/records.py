@@ -1,0 +1,92 @@
+"""The finished cells of studies, one JSON object a line: read, judged whether they are up to date, and added to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from mbrl_hdp.experiments.studies.study import (
+    BY_CONFIG,
+    CURRENT,
+    NEVER_RUN,
+    STATES,
+    CellRecord,
+    Identity,
+    Settings,
+    Study,
+    cell_key,
+    changed_keys,
+    state_of,
+)
+
+
+def records_path(name: str, folder: Path) -> Path:
+    """Return the file of a study's finished cells."""
+    return folder / f"{name}.jsonl"
+
+
+def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str, CellRecord]:
+    """Return the finished ones of these cells by name, each with its state.
+
+    A later line replaces an earlier one of the same cell. Cells of the studies that this one reads along count too; of
+    two files the one with an up-to-date cell counts.
+    """
+    wanted = {cell_key(cell): cell for cell in cells}
+    found: dict[str, CellRecord] = {}
+    for name in (*study.reads, study.name):
+        for key, record in _last_records(records_path(name, folder)).items():
+            if key in wanted:
+                state = state_of(record, study.identity(wanted[key]))
+                if key not in found or found[key].state != CURRENT:
+                    found[key] = replace(record, state=state)
+    return {key: found[key] for key in wanted if key in found}
+
+
+def _last_records(path: Path) -> dict[str, CellRecord]:
+    records = map(_parse, path.read_text().splitlines() if path.is_file() else [])
+    return {record.key: record for record in records if record is not None}
+
+
+def append_record(record: CellRecord, path: Path) -> None:
+    """Add one line in one write, so that processes side by side do not cut into each other's lines."""
+    words = {name: value for name, value in asdict(record).items() if name != "state"}
+    line = json.dumps(words | {"time_s": round(record.time_s, 1)}) + "\n"
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, line.encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def state_counts(records: dict[str, CellRecord], cells: list[Settings]) -> dict[str, int]:
+    """Count the cells of a study by state."""
+    states = Counter(records[key].state if key in records else NEVER_RUN for key in map(cell_key, cells))
+    return {state: states[state] for state in STATES}
+
+
+def changes(study: Study, records: dict[str, CellRecord]) -> list[str]:
+    """Return which keys of the configuration changed since the cells were run, with the number of cells."""
+    count: Counter[str] = Counter()
+    for record in records.values():
+        if record.state == BY_CONFIG and record.identity is not None:
+            count.update(changed_keys(record.identity.config, study.identity(record.settings).config))
+    return [f"{words} ({number} cell{'s' if number > 1 else ''})" for words, number in sorted(count.items())]
+
+
+def _parse(line: str) -> CellRecord | None:
+    try:
+        words: dict[str, Any] = json.loads(line)
+    except json.JSONDecodeError:  # a process was ended while it wrote: the cell runs again
+        return None
+    identity = words.get("identity")
+    settings = words["settings"]
+    if identity is None:
+        settings.pop("overrides", None)  # rows from before fingerprints named their settings so; presets do now
+    return CellRecord(
+        settings, words["results"], words["commit"], words["time_s"], None if identity is None else Identity(**identity)
+    )

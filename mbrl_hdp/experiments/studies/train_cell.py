@@ -1,0 +1,81 @@
+"""A cell that is a whole run of Algorithm 1, as `mbrl-hdp train experiment=PRESET seed=SEED` runs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mbrl_hdp.experiments.config import MainConfig, check_config, load_config
+from mbrl_hdp.experiments.fingerprint import code_fingerprint, installed_plugins, roots_of
+from mbrl_hdp.experiments.fit_settings import fit_config
+from mbrl_hdp.experiments.loop import run_budget, train
+from mbrl_hdp.experiments.metrics import read_metrics
+from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.runtime import configure
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.studies.study import Results, Settings
+
+FAILURES = {"hard": "cartpole_hard", "soft .1": "cartpole_soft01", "soft .3": "cartpole_soft03",
+            "soft .5": "cartpole_soft05"}  # fmt: skip
+AGENTS = {"C-CEM": "c_cem", "C-SAC": "c_sac", "FI-SAC": "fi_sac", "NI-SAC": "ni_sac"}
+# Where unfinished runs wait to be continued.
+_RUNS = Path("outputs") / "reproduce" / "table2"
+# What decides nothing, or is in the resolved configuration under another name.
+_NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit")
+
+
+def preset_of(settings: Settings) -> str:
+    """Return the preset of a cell: `experiment=NAME`, or `experiment=paper/NAME` with the paper's budget."""
+    name = f"{FAILURES[settings['failure']]}_{AGENTS[settings['agent']]}"
+    return f"paper/{name}" if settings["profile"] == "paper" else name
+
+
+def resolve(settings: Settings) -> Settings:
+    """Return everything that decides a cell's run: the configuration, its budget and the settings of its fits."""
+    return resolved_run(_config_of(preset_of(settings), settings["profile"])) | {"seed": settings["seed"]}
+
+
+def resolved_run(config: MainConfig) -> Settings:
+    """Return the configuration of a run with its budget and the settings of its fits worked out."""
+    found = {key: value for key, value in asdict(config).items() if key not in _NOT_PART}
+    del found["env"]["budgets"]
+    budget = run_budget(config, installed_plugins())
+    fits = {name: asdict(fit_config(config, budget, is_first)) for name, is_first in (("fit", True), ("refit", False))}
+    return found | {"budget": asdict(budget)} | fits
+
+
+def run(settings: Settings) -> Results:
+    """Train, continuing an unfinished run of the same cell; return its summary and its learning curve."""
+    resolved = resolve(settings)
+    code = code_fingerprint(roots_of(__name__, resolved))
+    name = hashlib.sha256((json.dumps(resolved, sort_keys=True) + code).encode()).hexdigest()[:12]
+    folder = _RUNS / f"{preset_of(settings).replace('/', '_')}_{settings['seed']}_{name}"
+    config = replace(_config_of(preset_of(settings), settings["profile"]), seed=settings["seed"])
+    configure(config.runtime)
+    train(config, load_registry(), folder, progress=False)
+    summary = json.loads((folder / "summary.json").read_text())
+    curve = learning_curve(read_metrics(folder))
+    shutil.rmtree(folder)
+    return {"summary": summary, "curve": curve}
+
+
+def learning_curve(rows: Sequence[Mapping[str, str]]) -> list[list[float]]:
+    """Return real episodes, return and seconds so far (without the evaluations) of every evaluation."""
+    seconds, found = 0.0, []
+    for row in rows:
+        seconds += sum(float(row.get(name) or 0.0) for name in ("env_s", "act_s", "model_s", "agent_s"))
+        if row.get("return_mean"):
+            found.append([int(row["num_real_episodes"]), round(float(row["return_mean"]), 3), round(seconds, 1)])
+    return found
+
+
+@lru_cache
+def _config_of(preset: str, profile: str) -> MainConfig:
+    return check_config(load_config([f"experiment={preset}", f"profile={profile}"]))

@@ -1,0 +1,118 @@
+"""The fingerprint of code: what makes a result stale, and what does not."""
+
+import sys
+
+import pytest
+
+from mbrl_hdp.experiments import fingerprint
+from mbrl_hdp.experiments.fingerprint import code_fingerprint, hash_of, reached_modules, roots_of
+
+SOURCE = '''"""A module."""
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.settings import setting
+
+
+class Config:
+    """Settings."""
+
+    rate: float = setting(0.1, "learning rate", above=0.0)
+
+
+def halve(value: float) -> float:
+    """Return half."""
+    if value < 0:
+        raise ConfigError(f"must be positive, got {value}")
+    return value / 2  # exactly
+'''
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"""Return half."""', '"""Return the half of a number."""'),
+        ("  # exactly", ""),
+        ("    return value / 2", "\n    return (value / 2)"),
+        ("must be positive, got {value}", "{value} is negative"),
+        ('"learning rate"', '"step of Adam"'),
+        ("value: float) -> float", "value: Number) -> Number"),
+        ('    """Return half."""\n', ""),
+    ],
+)
+def test_prose_does_not_count(before, after):
+    assert before in SOURCE
+    assert hash_of(SOURCE.replace(before, after)) == hash_of(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("value / 2", "value / 3"),
+        ("value / 2", "2 / value"),
+        ("value < 0", "value <= 0"),
+        ("0.1", "0.2"),
+        ("above=0.0", "above=0.01"),
+        ("halve", "half"),
+        ("raise ConfigError", "raise ValueError"),
+        ("return value / 2", "return None"),
+    ],
+)
+def test_code_counts(before, after):
+    assert before in SOURCE
+    assert hash_of(SOURCE.replace(before, after)) != hash_of(SOURCE)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that loads a name on first use, as ours do."""
+    folder = tmp_path / "own_study"
+    folder.mkdir()
+    files = {
+        "__init__": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from own_study.lazy import late\n",
+        "cell": "import numpy\nfrom own_study import late\nfrom .near import near\nfrom own_study import inner\n"
+        "def run():\n    from own_study.hidden import deep\n",
+        "lazy": "late = 1\n",
+        "near": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from own_study.words import Text\nnear = 1\n",
+        "inner": "import own_study.far\n",
+        "far": "far = 1\n",
+        "hidden": "deep = 1\n",
+        "words": "Text = str\n",
+        "unused": "",
+    }
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("own_study")]:
+        del sys.modules[name]
+
+
+def test_imports_are_followed_to_the_end(package):
+    names = ("", ".cell", ".far", ".hidden", ".inner", ".lazy", ".near")
+    assert reached_modules({"own_study.cell"}) == [f"own_study{name}" for name in names]
+
+
+def forget():
+    for function in (code_fingerprint, fingerprint._module_hash, fingerprint._import_lines, fingerprint.source_of):
+        function.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "counts"), [("far", True), ("lazy", True), ("unused", False), ("words", False)])
+def test_a_change_counts_where_it_is_reached(package, name, counts):
+    forget()
+    before = code_fingerprint(frozenset({"own_study.cell"}))
+    (package / f"{name}.py").write_text("changed = 2\n")
+    forget()
+    assert (code_fingerprint(frozenset({"own_study.cell"})) != before) == counts
+    forget()
+
+
+def test_the_roots_are_the_run_its_plugins_and_its_environment():
+    config = {"prior": {"name": "mle"}, "env": {"id": "mbrl_hdp/CartPoleSwingUp-v0"}, "seed": 3}
+    roots = roots_of("mbrl_hdp.experiments.loop", config)
+    assert {"mbrl_hdp.experiments.loop", "mbrl_hdp_priors.mle", "mbrl_hdp.envs.cartpole"} <= roots
+    assert not any("hdp_priors.hdp" in root or "drone" in root for root in roots)
+    reached = reached_modules(roots)
+    for name in ("inference.trainer", "belief.codec", "control.policy", "distil.distiller", "probability.hmm"):
+        assert f"mbrl_hdp.{name}" in reached
+    assert "mbrl_hdp.envs.drone" not in reached
+    assert "mbrl_hdp.report.curves" not in reached
