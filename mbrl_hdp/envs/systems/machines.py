@@ -179,7 +179,13 @@ def quadrotor() -> System:
     contexts = np.array([[1.0, 1, 1, 1], [0.6, 1, 1, 1], [1, 1, 0.6, 1]])
     scale = np.array([1.0] * 6 + [0.3, 0.3, 2.0] + [0.5] * 3)
     return System(
-        "quadrotor", derivative, contexts, box_start(-scale, scale), act_dim=4, dt=0.05, noisy=[3, 4, 5, 9, 10, 11]
+        "quadrotor",
+        derivative,
+        contexts,
+        box_start(list(-scale), list(scale)),
+        act_dim=4,
+        dt=0.05,
+        noisy=[3, 4, 5, 9, 10, 11],
     )
 
 

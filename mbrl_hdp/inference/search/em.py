@@ -11,7 +11,7 @@ from jaxtyping import Float
 from mbrl_hdp.inference.search.heads import cross_predict
 from mbrl_hdp.inference.search.noise import Noise, mean_residual
 from mbrl_hdp.inference.search.rows import Rows
-from mbrl_hdp.probability import smooth
+from mbrl_hdp.probability.hmm import smooth
 from mbrl_hdp.types import ContextChain
 
 STAY_COUNTS = 5.0

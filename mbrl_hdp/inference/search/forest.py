@@ -7,7 +7,7 @@ from typing import no_type_check
 import numpy as np
 from jaxtyping import Float, Int
 
-from mbrl_hdp.probability.kernels import compiled
+from mbrl_hdp.compiling import compiled
 
 _TREES = 24
 _LEAST_LEAF = 12
@@ -34,7 +34,7 @@ def cross_probability(
     return probability
 
 
-@compiled
+@compiled()
 @no_type_check
 def _forest(inputs, event, queries, num_trees, least_leaf, tries, seed):
     np.random.seed(seed)  # noqa: NPY002  numba's own generator, not numpy's
@@ -44,7 +44,7 @@ def _forest(inputs, event, queries, num_trees, least_leaf, tries, seed):
     return result / num_trees
 
 
-@compiled
+@compiled()
 @no_type_check
 def _grow(inputs, event, queries, least_leaf, tries, result):
     """Grow one tree and add its prediction for every query; nodes are ranges of two permutations."""
@@ -73,7 +73,7 @@ def _grow(inputs, event, queries, least_leaf, tries, result):
         stack.append((middle, end, between, last))
 
 
-@compiled
+@compiled()
 @no_type_check
 def _best_cut(inputs, event, rows, least_leaf, tries):
     best, column, cut = 0.0, -1, 0.0
@@ -99,7 +99,7 @@ def _best_cut(inputs, event, rows, least_leaf, tries):
     return column, cut
 
 
-@compiled
+@compiled()
 @no_type_check
 def _partition(rows, values, column, cut):
     front = 0
