@@ -1,6 +1,8 @@
 """`mbrl-hdp reproduce`: resumable cells, pages that tell what is missing, branches that equal whole runs."""
 
 import json
+import resource
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from mbrl_hdp.experiments.studies import (
     table_s3,
 )
 from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes, switch_probability
-from mbrl_hdp.experiments.studies.records import _parse, records_path
+from mbrl_hdp.experiments.studies.records import _parse, append_record, records_path
 from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Study, cell_key, changed_keys, table
 from mbrl_hdp.inference.schedule import FitConfig
 
@@ -323,3 +325,28 @@ def test_a_branch_equals_the_whole_run():
     for ours, theirs in zip(branched.parameters(), whole.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert not torch.equal(next(branched.parameters()), next(model.parameters()))
+
+
+def test_a_half_written_line_costs_no_other_cell(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    append_record(CellRecord({"seed": 1}, {}, "abc", 1.0), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])  # a process was killed while it wrote
+    append_record(CellRecord({"seed": 2}, {}, "abc", 1.0), path)
+    found = [_parse(line) for line in path.read_text().splitlines()]
+    assert [record and record.settings["seed"] for record in found] == [1, None, 2]
+
+
+def test_a_full_disk_leaves_the_finished_cells_as_they_were(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    append_record(CellRecord({"seed": 1}, {}, "abc", 1.0), path)
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 30, limits[1]))  # writes beyond it are cut short
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            append_record(CellRecord({"seed": 2}, {}, "abc", 1.0), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert path.read_bytes() == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from collections import Counter
@@ -52,15 +54,27 @@ def _last_records(path: Path) -> dict[str, CellRecord]:
 
 
 def append_record(record: CellRecord, path: Path) -> None:
-    """Add one line in one write, so that processes side by side do not cut into each other's lines."""
+    """Add one whole line or none; processes side by side wait for each other.
+
+    A line that a killed process left half-written stays a line of its own, which readers skip.
+
+    Raises:
+        OSError: if the disk is full; the file is then as it was.
+    """
     words = {name: value for name, value in asdict(record).items() if name != "state"}
-    line = json.dumps(words | {"time_s": round(record.time_s, 1)}) + "\n"
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(handle, line.encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    line = (json.dumps(words | {"time_s": round(record.time_s, 1)}) + "\n").encode()
+    with open(path, "a+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = file.seek(0, os.SEEK_END)
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+            line = b"\n" + line
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(file)
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def state_counts(records: dict[str, CellRecord], cells: list[Settings]) -> dict[str, int]:
