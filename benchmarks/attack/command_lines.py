@@ -68,6 +68,13 @@ LINES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("train", "seed=${nothing}"), "seed"),
     (("train", "-m", "seed=0,1,-5"), "seed"),
     (("train", "-m", "prior=hdp,hpd"), "prior"),
+    # The last job of a sweep is tried before the first one makes its folder.
+    (("train", "-m", "env.kwargs.horizon=10,0"), "horizon"),
+    (("train", "-m", "seed=0,1", "planner.num_elites=5,500"), "planner.num_elites"),
+    (("train", "-m", "planner=cem,custom", "+planner.optimizer=nope.X"), "planner.optimizer"),
+    (("train", "-m", "seed=0,1", "hydra.sweep.dir=data.csv"), "data.csv"),
+    (("train", "-m", "seed=0,1", "hydra.sweep.dir="), "hydra.sweep.dir"),
+    (("train", "-m", *SMALL, "seed=3,7", "hydra.sweep.dir=.", "hydra.sweep.subdir=run"), "seed"),
     (("train", "disable_plugins=[prior]"), "disable_plugins"),
     (("train", "strict_plugins=perhaps"), "strict_plugins"),
     (("train", "prior.row_concentration=inf"), "prior.row_concentration"),

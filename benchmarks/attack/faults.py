@@ -154,7 +154,7 @@ def _nan_elbo(is_gradient: bool) -> Patch:
 
 
 def _nan_sac(what: str) -> Patch:
-    """Put NaN into a network, or into the running mean of its gradients, before the first block of updates."""
+    """Put NaN into a network, or into the running mean of its gradients, before the first update."""
 
     def patch() -> None:
         from mbrl_hdp.control.sac_learner import SacLearner
@@ -192,7 +192,10 @@ FAULTS = (
     *(
         Fault(
             name,
-            {**dict.fromkeys(_MODEL_AGENTS, "gradient step 4"), **dict.fromkeys(_SAC_AGENTS, "SAC diverged")},
+            {
+                **dict.fromkeys(_MODEL_AGENTS, "gradient step 4"),
+                **dict.fromkeys(_SAC_AGENTS, "SAC diverged in update 1 "),
+            },
             {
                 **dict.fromkeys(_MODEL_AGENTS, _nan_elbo(name == "gradient")),
                 **dict.fromkeys(_SAC_AGENTS, _nan_sac(name)),

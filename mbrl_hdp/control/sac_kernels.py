@@ -81,7 +81,7 @@ def step_all(
     target: StackedMlp,
     temperature: Float[Tensor, "3 1"],
     settings: Settings,
-) -> LastUpdate:
+) -> tuple[LastUpdate, int]:
     """Run `update_minibatches` on the memory of torch's tensors; policy and critics are changed in place.
 
     Args:
@@ -91,10 +91,13 @@ def step_all(
         target: the critics' targets.
         temperature: log temperature and its two moments, changed in place.
         settings: numbers.
+
+    Returns:
+        What the last update measured, and the number of updates done.
     """
     size = batches[1].shape[1]
     last = Last(*(np.empty(shape, np.float32) for shape in ((2, size), (2, size), size, 2)))
-    update_minibatches(
+    num_done = update_minibatches(
         *(part.contiguous().numpy() for part in batches),
         factors,
         *(_learner(network, optim) for network, optim in learners),
@@ -104,7 +107,7 @@ def step_all(
         last,
     )
     error, values, log_prob, numbers = (torch.from_numpy(part) for part in last)
-    return LastUpdate(error, values, log_prob, numbers[:1], numbers[1])
+    return LastUpdate(error, values, log_prob, numbers[:1], numbers[1]), num_done
 
 
 def _learner(network: StackedMlp, optim: FlatAdam) -> Learner:
@@ -252,6 +255,16 @@ def adam(values: Array, grad: Array, mean: Array, square: Array, step: int, lr: 
         values[i] -= scale * mean[i] / (math.sqrt(square[i]) + epsilon)
 
 
+@compiled("reordered", is_inlined=True)
+@no_type_check
+def is_finite(values: Array) -> bool:
+    """Return whether no entry is NaN or infinite; a sum that overflows counts as infinite."""
+    total = _ZERO
+    for i in range(len(values)):
+        total += values[i]
+    return math.isfinite(total)
+
+
 @compiled("reordered")
 @no_type_check
 def squash(outputs: Array, noise: Array, settings: Settings, act: Array, spread: Array, log_prob: Array) -> None:
@@ -302,8 +315,11 @@ def update_minibatches(
     temperature: Array,
     settings: Settings,
     last: Last,
-) -> None:
+) -> int:
     """Step critics, policy and temperature on every minibatch, and the targets when it is their turn.
+
+    It stops after the first update that leaves a network that is not finite: a bad loss, a bad gradient or a bad moment
+    of Adam all end there.
 
     Args:
         inputs: `n 2 rows B`: states, ones and actions, for obs and for next_obs; the actions are overwritten.
@@ -317,6 +333,9 @@ def update_minibatches(
         temperature: log temperature and Adam's two moments, `3 1`.
         settings: numbers.
         last: filled with what the last minibatch measured.
+
+    Returns:
+        The number of updates done.
     """
     num_batches, _, num_rows, size = inputs.shape
     num_acts, num_hidden = noise.shape[2], policy.values.first.shape[1]
@@ -373,3 +392,6 @@ def update_minibatches(
             tau = np.float32(settings.tau)
             for i in range(len(target.flat)):
                 target.flat[i] += tau * (critic.values.flat[i] - target.flat[i])
+        if not (is_finite(critic.values.flat) and is_finite(policy.values.flat) and math.isfinite(temperature[0, 0])):
+            return n + 1
+    return num_batches

@@ -102,15 +102,28 @@ class SacLearner:
             discount: discount factor, zero where the transition terminates.
 
         Raises:
-            FitError: if the networks have diverged.
+            DivergenceError: in the update that leaves a network that is not finite.
         """
         count, size = reward.shape
         noise = torch.randn(count, 2, self.act_dim, size, generator=self.generator, device=self.device)
         if self.is_compiled:
-            return self._metrics(self._update_compiled(inputs, reward, discount, noise))
-        for step in range(count):
-            last = self._update_once(inputs[step], reward[step], discount[step], noise[step])
+            last = self._update_compiled(inputs, reward, discount, noise)
+            self._check_finite(last)
+        else:
+            for step in range(count):
+                last = self._update_once(inputs[step], reward[step], discount[step], noise[step])
+                self._check_finite(last)
         return self._metrics(last)
+
+    def _check_finite(self, last: LastUpdate) -> None:
+        """Raise `DivergenceError` if the last update's loss, a network or the temperature is not finite."""
+        loss = float(last.error.square().mean())
+        total = self.critic.flat.detach().sum() + self.policy.flat.detach().sum() + self.log_alpha
+        if not math.isfinite(loss + float(total)):
+            raise DivergenceError(
+                f"SAC diverged in update {self.num_updates} (value loss {loss}): "
+                "lower value_lr and policy_lr, or raise weight_decay"
+            )
 
     def _update_once(
         self,
@@ -173,7 +186,7 @@ class SacLearner:
             first_step=self.num_updates,
         )
         temperature = torch.stack([self.log_alpha, optim.mean, optim.square])
-        last = sac_kernels.step_all(
+        last, num_done = sac_kernels.step_all(
             (inputs, reward, discount, noise),
             self._lr_factors(count),
             ((self.policy, self.policy_optim), (self.critic, self.critic_optim)),
@@ -183,9 +196,9 @@ class SacLearner:
         )
         for values, found in zip((self.log_alpha, optim.mean, optim.square), temperature, strict=True):
             values.copy_(found)
-        self.num_updates += count
+        self.num_updates += num_done
         for counted in (self.policy_optim, self.critic_optim, *([optim] if config.adapt_temperature else [])):
-            counted.num_steps += count
+            counted.num_steps += num_done
         return last
 
     def _lr_factors(self, count: int) -> Float[np.ndarray, " n"]:
@@ -197,7 +210,7 @@ class SacLearner:
     def _metrics(self, last: LastUpdate) -> dict[str, float]:
         squares = last.error.square().mean(1)
         policy_loss = (last.log_alpha.exp() * last.log_prob - last.values.amin(0)).mean()
-        metrics = {
+        return {
             "value_loss_1": float(squares[0]),
             "value_loss_2": float(squares[1]),
             "policy_loss": float(policy_loss),
@@ -206,12 +219,6 @@ class SacLearner:
             "entropy": -float(last.log_prob.mean()),
             "value": float(last.values.mean()),
         }
-        if not all(math.isfinite(value) for value in metrics.values()):
-            raise DivergenceError(
-                f"SAC diverged after {self.num_updates} updates (value loss {metrics['value_loss_1']}): "
-                "lower value_lr and policy_lr, or raise weight_decay"
-            )
-        return metrics
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs, as tensors (copies): safetensors can write it as it is."""

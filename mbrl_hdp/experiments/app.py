@@ -16,10 +16,11 @@ from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError, ConfigError, did_you_mean
 from mbrl_hdp.experiments.config import (
     CONFIG_NAME,
+    Job,
     check_config,
     check_jobs,
     config_dir,
-    load_run_config,
+    folder_of_job,
     register_configs,
     registry_for,
 )
@@ -48,8 +49,8 @@ _VALUE_FLAGS = {
 }
 _CONFIG_DIR_FLAGS = {"--config-dir", "-cd"}
 _PLAIN_FLAGS = {"--multirun", "-m", "--run", "-r", "--resolve"}
-# With these, there is no run, or not one: jobs of a sweep are tried when their turn comes.
-_NOT_ONE_RUN = {"--multirun", "-m", "hydra.mode", "--cfg", "-c", "--info", "-i"}
+_SWEEPS = {"--multirun", "-m", "hydra.mode"}
+_SHOWS = {"--cfg", "-c", "--info", "-i"}  # with these, nothing is run
 _TRUST = "--trust"
 _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_completion"}
 
@@ -78,9 +79,10 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     for problem in registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
     if not _ONLY_LOOK & set(words):
-        check_jobs(overrides, registry, _config_dirs(words))
-        if not _NOT_ONE_RUN & {word.lstrip("+").partition("=")[0] for word in words}:
-            _try_out(overrides, registry, _config_dirs(words))
+        jobs = check_jobs(overrides, registry, _config_dirs(words))
+        names = {word.lstrip("+").partition("=")[0] for word in words}
+        if not _SHOWS & names:
+            _try_out(jobs, bool(_SWEEPS & names), registry, _config_dirs(words))
     register_configs(registry)
     # Hydra then raises errors instead of printing them and exiting; ours become one line (`mbrl_hdp.cli`).
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -112,28 +114,35 @@ def _check_flags(words: Sequence[str]) -> None:
             raise ConfigError(f"{flag}={following}: `train` has one configuration, {CONFIG_NAME}")
 
 
-def _try_out(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path]) -> None:
-    """Build environment and agent of the one run that is asked for, before its folder is made.
+def _try_out(jobs: Sequence[Job], is_sweep: bool, registry: Registry, config_dirs: Sequence[Path]) -> None:
+    """Build environment and agent of every run that is asked for, before the first folder is made.
 
     Raises:
-        MbrlHdpError: if anything cannot be built, or the folder is that of another run.
+        MbrlHdpError: if anything cannot be built, or a folder is that of another run.
     """
-    config, folder = load_run_config(overrides, registry, config_dirs)
-    _check_folder(folder, config)
-    typed = check_config(config)
-    configure(typed.runtime)
-    from mbrl_hdp.experiments.loop import start_run
+    tried = set()
+    for number, job in enumerate(jobs):
+        # A sweep's folder is a new one, with the time in its name, unless the command line names one.
+        if not is_sweep or any(word.startswith("hydra.sweep.") for word in job.overrides):
+            key, folder = folder_of_job(job.overrides, config_dirs, number if is_sweep else None)
+            _check_folder(key, folder, job.config)
+        typed = check_config(job.config)
+        alike = OmegaConf.to_yaml(OmegaConf.merge(job.config, {"seed": 0}), resolve=True)
+        if alike not in tried:  # seeds decide nothing that can be refused
+            tried.add(alike)
+            configure(typed.runtime)
+            from mbrl_hdp.experiments.loop import start_run
 
-    start_run(typed, registry).task.env.close()
+            start_run(typed, registry).task.env.close()
 
 
-def _check_folder(folder: Path, config: DictConfig) -> None:
-    """Raise if a folder cannot be the home of this run: a directory is one run.
+def _check_folder(key: str, folder: Path, config: DictConfig) -> None:
+    """Raise if a folder, which `key` names, cannot be the home of this run: a directory is one run.
 
     Raises:
         ConfigError: naming the first setting that differs from the run that is there.
     """
-    check_can_hold("hydra.run.dir", folder)
+    check_can_hold(key, folder)
     if not (folder / CONFIG).is_file():
         return
     there = read_config(folder)
@@ -221,7 +230,7 @@ def _run(config: DictConfig, finish: Finish | None) -> float:
     typed = check_config(config)
     configure(typed.runtime)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    _check_folder(folder, config)
+    _check_folder("hydra.run.dir", folder, config)
     # Written whole, and before the slow imports: from here on the run can be ended and resumed.
     with atomic_path(folder / CONFIG) as path:
         OmegaConf.save(config, path, resolve=True)

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -16,7 +17,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mbrl_hdp.errors import ConfigError, did_you_mean
@@ -221,8 +222,15 @@ def _take_free_keys(config: DictConfig, words: Mapping[str, Any]) -> None:
                 config[key] = dict(value)
 
 
-def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()) -> int:
-    """Compose and check every job of a (multi)run before the first one begins; return their number.
+class Job(NamedTuple):
+    """One run of a command line: its overrides (Hydra's own included) and its configuration."""
+
+    overrides: list[str]
+    config: DictConfig
+
+
+def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()) -> list[Job]:
+    """Compose and check every job of a (multi)run before the first one begins; return them in Hydra's order.
 
     Args:
         overrides: the command line's overrides.
@@ -231,32 +239,39 @@ def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequen
     """
     register_configs(registry)
     parsed = parse_overrides(overrides)
-    count = 0
+    hydras = [str(override.input_line) for override in parsed if override.key_or_group.startswith("hydra")]
+    ours = [override for override in parsed if not override.key_or_group.startswith("hydra")]
     with _composer(_search_path(parsed, config_dirs)):
-        for job in _jobs([override for override in parsed if not override.key_or_group.startswith("hydra")]):
-            _compose(job, CONFIG_NAME)
-            count += 1
-            if count >= _MAX_CHECKED_JOBS:
-                break
-    return count
+        return [Job([*hydras, *job], _compose(job, CONFIG_NAME)) for job in islice(_jobs(ours), _MAX_CHECKED_JOBS)]
 
 
-def load_run_config(
-    overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()
-) -> tuple[DictConfig, Path]:
-    """Compose the configuration of a single run and the folder that Hydra will make for it."""
-    register_configs(registry)
+def folder_of_job(
+    overrides: Sequence[str], config_dirs: Sequence[Path] = (), number: int | None = None
+) -> tuple[str, Path]:
+    """Return the folder that Hydra will make for a job, and the key that decides it.
+
+    Args:
+        overrides: those of this job.
+        config_dirs: folders with presets of the user's.
+        number: the job's number within its sweep; None for a single run.
+
+    Raises:
+        ConfigError: if the folder's name is empty or cannot be composed.
+    """
+    key = "hydra.run.dir" if number is None else "hydra.sweep.dir"
     with _composer(_search_path(parse_overrides(overrides), config_dirs)):
         try:
             config = compose(config_name=CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
-            folder = config.hydra.run.dir
+            if number is None:
+                parts = [config.hydra.run.dir]
+            else:
+                config.hydra.job.num = number
+                parts = [config.hydra.sweep.dir, config.hydra.sweep.subdir]
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(" ".join(str(error).split())) from error
-    if not folder:
-        raise ConfigError("hydra.run.dir= names no folder; leave it out, or name one")
-    with open_dict(config):
-        del config["hydra"]
-    return config, Path(folder)
+    if not parts[0]:
+        raise ConfigError(f"{key}= names no folder; leave it out, or name one")
+    return key, Path(*parts)
 
 
 def _search_path(overrides: list[Override], config_dirs: Sequence[Path]) -> list[str]:
@@ -352,14 +367,15 @@ __all__ = [
     "FIT_CONFIG_NAME",
     "EnvConfig",
     "FitMainConfig",
+    "Job",
     "MainConfig",
     "check_config",
     "check_fit_config",
     "check_jobs",
     "config_dir",
+    "folder_of_job",
     "load_config",
     "load_config_file",
-    "load_run_config",
     "register_configs",
     "registry_for",
 ]

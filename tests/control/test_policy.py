@@ -16,8 +16,9 @@ from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.networks import FlatAdam, StackedMlp, squashed_draw, squashed_grad
 from mbrl_hdp.control.policy import PAPER_SAC, ContextSac, SacConfig
 from mbrl_hdp.control.replay import BeliefReplay
+from mbrl_hdp.control.sac_learner import SacLearner
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.errors import CheckpointError, ConfigError, FitError
+from mbrl_hdp.errors import CheckpointError, ConfigError, DivergenceError, FitError
 
 BOX = gymnasium.spaces.Box(np.array([-1.0, -3.0]), np.array([1.0, 1.0]), dtype=np.float64)
 QUICK = SacConfig(hidden_sizes=[24], batch_size=32, linear_decay=False)
@@ -300,12 +301,25 @@ class TestUpdate:
         other = ContextSac(codec, BOX, QUICK)
         assert np.isfinite(other.update_parameters(replay, 32, 0, reverse_mask=True)).all()
 
-    def test_divergence_is_told(self):
+    def test_divergence_is_reported(self):
         codec = BeliefCodec(2, 0)
         replay = BeliefReplay(codec, 2)
         replay.extend(Trajectories(np.ones((1, 3, 2)), np.zeros((1, 2, 2)), reward=np.full((1, 2), 1e38)))
         with pytest.raises(FitError, match="value_lr"):
             ContextSac(codec, BOX, QUICK).update(replay, 3)
+
+    @pytest.mark.parametrize("hidden", [[8], [8, 8]], ids=["compiled", "torch"])
+    @pytest.mark.parametrize("what", ["loss", "policy", "critic"])
+    def test_divergence_is_found_in_its_update(self, hidden, what):
+        """A bad reward in the third of eight minibatches, or bad moments of Adam, end the run in that very update."""
+        learner = SacLearner(2, 1, dataclasses.replace(QUICK, hidden_sizes=hidden), 0.0, 0, None, torch.device("cpu"))
+        inputs, reward = torch.randn(8, 2, 4, 16), torch.zeros(8, 16)
+        if what == "loss":
+            reward[2, 5] = float("nan")
+        else:
+            getattr(learner, f"{what}_optim").mean[..., 1] = float("inf")
+        with pytest.raises(DivergenceError, match=f"in update {3 if what == 'loss' else 1} "):
+            learner.learn(inputs, reward, torch.full((8, 16), 0.9))
 
 
 class TestActing:

@@ -1,15 +1,19 @@
 """What Algorithm 1 promises: data grows, refits start warm, and the policy learns on beliefs of the newest model."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from mbrl_hdp.cli import main
 from mbrl_hdp.control.policy import ContextSac
 from mbrl_hdp.control.replay import BeliefReplay, model_beliefs
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments import loop
+from mbrl_hdp.experiments.app import run_app
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.seeding import sub_seed
@@ -121,3 +125,32 @@ def test_a_sweep_runs_to_its_end_and_every_job_is_the_run_of_its_seed(tmp_path, 
     assert found[0]["returns"] != found[1]["returns"]
     assert found[1]["returns"] == json.loads((tmp_path / "alone" / "summary.json").read_text())["returns"]
     assert capsys.readouterr().out.count("return ") == 3
+
+
+REFUSED_SWEEPS = {
+    "an environment that cannot be built": (["env.kwargs.horizon=10,0"], "horizon"),
+    "an agent that cannot be built": (["planner=cem,custom", "+planner.optimizer=nope.X"], "planner.optimizer"),
+    "a folder that is a file": (["seed=0,1", "hydra.sweep.dir=file"], "hydra.sweep.dir"),
+    "a folder without a name": (["seed=0,1", "hydra.sweep.dir="], "hydra.sweep.dir"),
+    "the folder of another run": (["seed=3,7", "hydra.sweep.dir=.", "hydra.sweep.subdir=other"], "seed"),
+}
+
+
+@pytest.mark.parametrize(("words", "named"), REFUSED_SWEEPS.values(), ids=REFUSED_SWEEPS)
+def test_a_sweep_with_a_bad_last_job_is_refused_before_its_first(tmp_path, monkeypatch, capsys, words, named):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    config = OmegaConf.to_container(load_config(["seed=3"]), resolve=True)
+    Path("other").mkdir()
+    Path("other/config.yaml").write_text(OmegaConf.to_yaml(config))
+    assert main(["train", "-m", *words]) == 2
+    assert named in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.yaml", "file", "other"]
+
+
+def test_jobs_of_a_sweep_that_differ_in_their_seed_are_tried_once(tmp_path, monkeypatch):
+    tried, real = [], loop.start_run
+    monkeypatch.setattr(loop, "start_run", lambda config, registry: tried.append(config) or real(config, registry))
+    with pytest.raises(ConfigError, match="horizon"):
+        run_app(["-m", "seed=0,1,2", "env.kwargs.horizon=10,20,0", f"hydra.sweep.dir={tmp_path / 'sweep'}"])
+    assert [config.env.kwargs["horizon"] for config in tried] == [10, 20, 0]
