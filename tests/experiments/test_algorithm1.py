@@ -129,7 +129,7 @@ def test_a_sweep_runs_to_its_end_and_every_job_is_the_run_of_its_seed(tmp_path, 
 
 REFUSED_SWEEPS = {
     "an environment that cannot be built": (["env.kwargs.horizon=10,0"], "horizon"),
-    "an agent that cannot be built": (["planner=cem,custom", "+planner.optimizer=nope.X"], "planner.optimizer"),
+    "an agent that cannot be built": (["agent=ni_sac,c_cem", "planner=custom", "planner.optimizer=nope.X"], "nope.X"),
     "a folder that is a file": (["seed=0,1", "hydra.sweep.dir=file"], "hydra.sweep.dir"),
     "a folder without a name": (["seed=0,1", "hydra.sweep.dir="], "hydra.sweep.dir"),
     "the folder of another run": (["seed=3,7", "hydra.sweep.dir=.", "hydra.sweep.subdir=other"], "seed"),
@@ -140,10 +140,10 @@ REFUSED_SWEEPS = {
 def test_a_sweep_with_a_bad_last_job_is_refused_before_its_first(tmp_path, monkeypatch, capsys, words, named):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    config = OmegaConf.to_container(load_config(["seed=3"]), resolve=True)
+    config = OmegaConf.to_container(load_config(["profile=smoke", "max_contexts=2", "seed=3"]), resolve=True)
     Path("other").mkdir()
     Path("other/config.yaml").write_text(OmegaConf.to_yaml(config))
-    assert main(["train", "-m", *words]) == 2
+    assert main(["train", "-m", "profile=smoke", "max_contexts=2", *words]) == 2
     assert named in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.yaml", "file", "other"]
 
