@@ -95,10 +95,6 @@ class DirichletRowsPrior(ContextPrior):
             rows = torch.cat([chain.initial[None], chain.transition]).to(self.raw_rows)
             self._set_q_rows(strength * rows / rows.sum(-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny))
 
-    def row_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of q(rows), for an optimiser's group of their own."""
-        return [self.raw_rows]
-
     def _set_q_rows(self, q_rows: Float[Tensor, "rows K"]) -> None:
         self.raw_rows.copy_((q_rows - MIN_CONCENTRATION).clamp_min(0.1 * MIN_CONCENTRATION).log())
 
