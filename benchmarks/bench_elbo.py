@@ -24,7 +24,7 @@ from benchmarks.report import Row, time_pair
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo
 from mbrl_hdp.types import TaskSpec
-from mbrl_hdp_dynamics import DeltaMlpDynamics
+from mbrl_hdp_dynamics.delta_mlp import DeltaMlpDynamics
 from mbrl_hdp_priors import HdpPrior
 
 NUM_EPISODES = 500

@@ -84,7 +84,7 @@ def pets(sizes: Sizes, has_noise: bool) -> Action:
     spaces = SimpleNamespace(observation_space=Box(-9.0, 9.0, (4,)), action_space=Box(-1.0, 1.0, (1,)))
     generator = torch.Generator().manual_seed(0)
     env = mbrl.models.ModelEnv(
-        spaces, model, CartPoleSwingUp.termination_fn, CartPoleSwingUp.reward_fn, generator=generator
+        spaces, model, CartPoleSwingUp.termination_fn, CartPoleSwingUp().reward_fn, generator=generator
     )
     config = {
         "_target_": "mbrl.planning.TrajectoryOptimizerAgent",
@@ -128,7 +128,7 @@ def default_cem() -> Action:
 
 def _act(config: CustomConfig | CemConfig) -> Action:
     agent = make_planner(
-        config, context_model(), CartPoleSwingUp.reward_fn, CartPoleSwingUp.termination_fn, [-1.0], [1.0]
+        config, context_model(), CartPoleSwingUp().reward_fn, CartPoleSwingUp.termination_fn, [-1.0], [1.0]
     )
     packed = np.concatenate([OBS, BELIEF])
     return lambda: agent.act(packed)

@@ -55,57 +55,50 @@ class EnvConfig:
 
 
 @dataclass
-class MainConfig:
-    """All settings of `mbrl-hdp train`."""
+class ModelConfig:
+    """What `train` and `fit` have in common: how the model is made."""
 
     seed: int = setting(0, "seed of the whole run", at_least=0, at_most=MAX_SEED)
     max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1, at_most=MAX_CONTEXTS)
-    profile: str = setting("fast", "budget of the run", choices=PROFILES)
-    recipe: str = setting(
-        "robust",
-        "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
-        choices=("robust", "literal"),
-    )
     device: str = setting(
         "auto",
         "where the model is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small); "
         "agents and planners always run on the CPU",
         choices=DEVICES,
     )
-    env: EnvConfig = field(default_factory=EnvConfig)
     prior: Any = MISSING
     distillation: Any = MISSING
     dynamics: Any = MISSING
-    agent: Any = MISSING
-    planner: Any = None  # `~planner` leaves it out, for agents that do not plan
-    fit: TrainFitConfig = field(default_factory=TrainFitConfig)
-    budget: BudgetConfig = field(default_factory=BudgetConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
     strict_plugins: bool = setting(False, "stop if any plugin has a problem")
 
 
 @dataclass
-class FitMainConfig:
+class MainConfig(ModelConfig):
+    """All settings of `mbrl-hdp train`."""
+
+    profile: str = setting("fast", "budget of the run", choices=PROFILES)
+    recipe: str = setting(
+        "robust",
+        "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
+        choices=("robust", "literal"),
+    )
+    env: EnvConfig = field(default_factory=EnvConfig)
+    agent: Any = MISSING
+    planner: Any = None  # `~planner` leaves it out, for agents that do not plan
+    fit: TrainFitConfig = field(default_factory=TrainFitConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+
+
+@dataclass
+class FitMainConfig(ModelConfig):
     """All settings of `mbrl-hdp fit`."""
 
-    seed: int = setting(0, "seed of the whole fit", at_least=0, at_most=MAX_SEED)
-    max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1, at_most=MAX_CONTEXTS)
     dt: float | None = setting(None, "seconds per step, for transition models that integrate positions", above=0.0)
     out: str = setting("outputs/fit", "folder of the model and its report; an earlier fit in it is replaced")
     allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
-    device: str = setting(
-        "auto",
-        "where the model is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small)",
-        choices=DEVICES,
-    )
     fit: FitConfig = field(default_factory=FitConfig)
-    prior: Any = MISSING
-    distillation: Any = MISSING
-    dynamics: Any = MISSING
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
-    strict_plugins: bool = setting(False, "stop if any plugin has a problem")
 
 
 _GROUPS = {kind.name: kind.group for kind in KINDS}

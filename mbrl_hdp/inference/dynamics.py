@@ -134,12 +134,6 @@ class ContextDynamics(nn.Module, ABC):
     def sharpen(self) -> None:
         """Lower noise floors that keep contexts from being split; called once, when the contexts are settled."""
 
-    def permute_slots(self, order: Int[Tensor, " K"]) -> None:
-        """Reorder the heads: the new slot k is the old slot order[k]."""
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(parameter[order].clone())
-
 
 def _flatten_blocks(obs: Tensor, act: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     num_paths, num_rows, _ = obs.shape

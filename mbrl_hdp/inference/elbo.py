@@ -22,7 +22,7 @@ from torch import Tensor
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.prior import ChainDraw, ContextPrior
 from mbrl_hdp.inference.reduction import ChainReduction, close_paths
-from mbrl_hdp.probability.hmm import EvidenceAndCounts, log_evidence_and_counts
+from mbrl_hdp.probability.hmm import Smoothed, smooth
 from mbrl_hdp.types import ContextChain
 
 _LIKELIHOOD_SITE = "mbrl_hdp_log_likelihood"  # a name that no prior's own site has
@@ -126,7 +126,7 @@ def step_log_lik(
 
 def expected_log_likelihood(
     chain: ContextChain, log_lik: Float[Tensor, "B T n"], lengths: Int[Tensor, " B"], scale: ElboScale
-) -> EvidenceAndCounts:
+) -> Smoothed:
     """Return the log evidence of every episode under one draw of the chain, with the contexts' expected counts.
 
     The temperature and the mask of `scale` apply; N/B does not. `log_lik` has the contexts that the mask keeps (all of
@@ -135,13 +135,13 @@ def expected_log_likelihood(
     if scale.temperature != 1.0:
         log_lik = scale.temperature * log_lik
     if scale.keep is None:
-        return log_evidence_and_counts(chain, log_lik, lengths)
+        return smooth(chain, log_lik, lengths)
     slots = scale.keep.nonzero().squeeze(-1)
-    found = log_evidence_and_counts(scale.reduce(chain, scale.keep), log_lik, lengths)
+    found = smooth(scale.reduce(chain, scale.keep), log_lik, lengths)
     initial = torch.zeros_like(chain.initial).index_copy(0, slots, found.expected_initial.to(chain.initial))
     transitions = torch.zeros_like(chain.transition)
     transitions[slots[:, None], slots] = found.expected_transitions.to(transitions)
-    return EvidenceAndCounts(found.log_evidence, initial, transitions)
+    return found._replace(expected_initial=initial, expected_transitions=transitions)
 
 
 def prior_kl(prior: ContextPrior, num_draws: int = 1) -> Float[Tensor, ""]:
@@ -159,7 +159,7 @@ def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, sc
     log_lik = step_log_lik(dynamics, batch, None if scale.keep is None else scale.keep.nonzero().squeeze(-1))
     num_copies = scale.num_episodes / len(batch.lengths)
     chains: list[ContextChain] = []
-    found: list[EvidenceAndCounts] = []
+    found: list[Smoothed] = []
 
     def program() -> ContextChain:
         chain = prior.model()
@@ -182,7 +182,7 @@ def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, sc
     )
 
 
-def _counted(chain: ContextChain, found: EvidenceAndCounts, num_copies: float) -> ChainDraw:
+def _counted(chain: ContextChain, found: Smoothed, num_copies: float) -> ChainDraw:
     drawn = ContextChain(chain.initial.detach(), chain.transition.detach())
     return ChainDraw(drawn, num_copies * found.expected_initial, num_copies * found.expected_transitions)
 

@@ -120,7 +120,7 @@ def gaussian_forward(
 ) -> None:
     """log_prob[n, k] = offset[k] - 1/2 sum_o ((targets[n, o] - mean[n, k, o]) inverse_std[k, o])^2.
 
-    `residual` `K O N` receives targets - mean for the backward pass; return it size 0 in N where none will follow.
+    `residual` `K O N` receives targets - mean for the backward pass; size 0 in N if none will follow.
     """
     num_rows, num_inputs = inputs.shape
     num_heads, num_outputs = inverse_std.shape
@@ -154,29 +154,11 @@ def gaussian_forward(
 
 @compiled("reordered", is_inlined=True)
 @no_type_check
-def _sum_products(x: Array, left: Array, total: Array, unit: int, rows: int) -> None:
-    """total[unit + j] += x @ relu(left[j]) for j = 0, 1: two hidden units share every load of x."""
-    for i in range(0, x.shape[0], BLOCK):
-        a0 = a1 = a2 = a3 = _ZERO
-        b0 = b1 = b2 = b3 = _ZERO
-        for r in range(rows):
-            a, b = max(left[0, r], _ZERO), max(left[1, r], _ZERO)
-            a0 += a * x[i, r]
-            a1 += a * x[i + 1, r]
-            a2 += a * x[i + 2, r]
-            a3 += a * x[i + 3, r]
-            b0 += b * x[i, r]
-            b1 += b * x[i + 1, r]
-            b2 += b * x[i + 2, r]
-            b3 += b * x[i + 3, r]
-        _add_four(total, unit, i, a0, a1, a2, a3)
-        _add_four(total, unit + 1, i, b0, b1, b2, b3)
-
-
-@compiled("reordered", is_inlined=True)
-@no_type_check
 def _sum_gated_products(x: Array, pre: Array, up: Array, total: Array, unit: int, rows: int) -> None:
-    """total[unit + j] += x @ (up[j] where pre[j] > 0) for j = 0, 1: the gradient passes where the ReLU was open."""
+    """total[unit + j] += x @ (up[j] where pre[j] > 0) for j = 0, 1: what passes where the ReLU was open.
+
+    Two hidden units share every load of x.
+    """
     for i in range(0, x.shape[0], BLOCK):
         a0 = a1 = a2 = a3 = _ZERO
         b0 = b1 = b2 = b3 = _ZERO
@@ -222,7 +204,7 @@ def _backward_chunk(
         for j in range(2):
             _combine(x, weight, h + j, pre, j, rows)
             _combine(error, by_unit, h + j, up, j, rows)
-        _sum_products(error, pre, grad_out, h, rows)
+        _sum_gated_products(error, pre, pre, grad_out, h, rows)
         _sum_gated_products(x, pre, up, grad_weight, h, rows)
 
 

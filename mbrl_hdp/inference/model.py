@@ -196,14 +196,6 @@ class ContextModel(mbrl.models.Model):
         """Return log p(episode) of every episode, contexts summed out, in the data's own units."""
         return self.analyse(data).log_likelihood
 
-    def predictive_belief(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
-        """Return the belief before every step: p(context[t] | obs up to t, acts up to t-1); NaN beyond the end."""
-        return self.analyse(data).predictive_belief
-
-    def predict_next(self, data: Trajectories) -> Float[np.ndarray, "N T S"]:
-        """Return the expected next observation before every step, averaged over the belief; NaN where none is known."""
-        return self.analyse(data).predicted
-
     def predict(
         self,
         obs: Float[np.ndarray, "B S"],
@@ -272,7 +264,7 @@ class ContextModel(mbrl.models.Model):
         batch = self._episodes(model_in)
         data = Trajectories(batch.obs.cpu().numpy(), batch.act.cpu().numpy())
         self.extract()
-        error = torch.as_tensor(self.predict_next(data), device=self.device) - batch.obs[:, 1:]
+        error = torch.as_tensor(self.analyse(data).predicted, device=self.device) - batch.obs[:, 1:]
         squared = error.float().square()
         return (squared if np.ndim(model_in.obs) == 3 else squared[:, 0]), {}
 

@@ -20,4 +20,5 @@ def close_paths(chain: ContextChain, keep: Bool[Tensor, " K"]) -> ContextChain:
 
     A valid bound, under which a removed context earns nothing.
     """
-    return ContextChain(chain.initial[keep], chain.transition[keep][:, keep])
+    slots = keep.nonzero().squeeze(-1)
+    return ContextChain(chain.initial[slots], chain.transition[slots][:, slots])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DivergenceError
@@ -180,7 +181,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
-        if not all(bool(p.grad.isfinite().all()) for p in parameters if p.grad is not None):
+        if not _is_finite([p.grad for p in parameters if p.grad is not None]):
             raise DivergenceError("a gradient of the model is not finite")
         torch.nn.utils.clip_grad_value_(parameters, self.config.clip)
         self.optimiser.step()
@@ -258,6 +259,11 @@ def sticky_chain(max_contexts: int, stay: float, device: torch.device | str = "c
     """Return the chain that training starts from: `stay` on the diagonal, the rest spread over all contexts."""
     uniform = torch.full((max_contexts,), 1.0 / max_contexts, device=device)
     return ContextChain(uniform, (1.0 - stay) * uniform + stay * torch.eye(max_contexts, device=device))
+
+
+def _is_finite(gradients: list[Tensor]) -> bool:
+    """Return whether all numbers are finite; the norm settles it but for numbers whose squares overflow."""
+    return bool(get_total_norm(gradients).isfinite()) or all(bool(each.isfinite().all()) for each in gradients)
 
 
 def _top_parameters(prior: ContextPrior) -> list[torch.nn.Parameter]:

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from mbrl_hdp.probability.scaling import (
-    LARGEST,
-    SMALLEST,
-    Derivatives,
-    Forward,
-    Initial,
-    Lengths,
-    Lik,
-    Offset,
-    Transition,
-    Weights,
-)
+from mbrl_hdp.probability import scaling
+from mbrl_hdp.probability.scaling import Derivatives, Forward, Lengths, Transition
 
 
-def forward_pass(initial: Initial, transition: Transition, lik: Lik, offset: Offset, lengths: Lengths) -> Forward:
+def forward_pass(
+    initial: scaling.Initial, transition: Transition, lik: scaling.Lik, offset: scaling.Offset, lengths: Lengths
+) -> Forward:
     """Filter: predict by the chain, weigh by the likelihood, normalise, at every step.
 
     Args:
@@ -45,11 +37,11 @@ def forward_pass(initial: Initial, transition: Transition, lik: Lik, offset: Off
         total = joint.sum(0)
         scale[t] = torch.where(is_inside, total, 1.0)
         joint /= torch.where(total == 0, 1.0, total)
-    return Forward(lik, probs, scale, offset + scale.log().sum(0), lowest >= SMALLEST)
+    return Forward(lik, probs, scale, offset + scale.log().sum(0), lowest >= scaling.SMALLEST)
 
 
 def backward_pass(
-    transition: Transition, forward: Forward, lengths: Lengths, weights: Weights, dtype: torch.dtype
+    transition: Transition, forward: Forward, lengths: Lengths, weights: scaling.Weights, dtype: torch.dtype
 ) -> Derivatives:
     """Smooth; sequences of length 0 contribute nothing. The marginals come in `dtype`."""
     marginals = forward.probs.clone()
@@ -58,7 +50,7 @@ def backward_pass(
     backward = marginals.new_ones(marginals.shape[1:])
     for t in range(len(marginals) - 1, -1, -1):
         marginals[t] *= backward
-        ratio = (forward.lik[t] * backward).div_(forward.scale[t]).clamp_(max=LARGEST)
+        ratio = (forward.lik[t] * backward).div_(forward.scale[t]).clamp_(max=scaling.LARGEST)
         if t == 0:
             by_initial = ratio @ weights
             break

@@ -42,27 +42,13 @@ class Smoothed(NamedTuple):
         marginals: p(z_t | all observations).
         expected_initial: expected number of sequences that begin in each context.
         expected_transitions: expected number of moves from context j to context k, over all sequences and steps.
-        log_evidence: log p(observations) of every sequence.
+        log_evidence: log p(observations) of every sequence, differentiable as that of `log_evidence`.
     """
 
     marginals: Float[Tensor, "B T K"]
     expected_initial: Float[Tensor, " K"]
     expected_transitions: Float[Tensor, "K K"]
     log_evidence: Float[Tensor, " B"]
-
-
-class EvidenceAndCounts(NamedTuple):
-    """Result of `log_evidence_and_counts`.
-
-    Attributes:
-        log_evidence: log p(observations) of every sequence, differentiable.
-        expected_initial: expected number of sequences that begin in each context, without gradient.
-        expected_transitions: expected number of moves from context j to context k, without gradient.
-    """
-
-    log_evidence: Float[Tensor, " B"]
-    expected_initial: Float[Tensor, " K"]
-    expected_transitions: Float[Tensor, "K K"]
 
 
 def log_evidence(
@@ -84,26 +70,18 @@ def log_evidence(
     return _attach(chain, log_lik, MessagePass(message_inputs(chain, log_lik, lengths)))
 
 
-def log_evidence_and_counts(
-    chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None
-) -> EvidenceAndCounts:
-    """Return the differentiable evidence and the expected counts for the price of one.
+def smooth(chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None) -> Smoothed:
+    """Return the smoothed marginals, the expected counts and the evidence; only the evidence has a gradient.
 
     The two passes run at once; `backward` then only scales what is there, if every sequence has the same weight in
     the loss (it repeats the backward pass if not).
     """
     messages = MessagePass(message_inputs(chain, log_lik, lengths))
-    initial, transitions = _expected_counts(messages)
-    return EvidenceAndCounts(_attach(chain, log_lik, messages), initial, transitions)
-
-
-def smooth(chain: ContextChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None = None) -> Smoothed:
-    """Return the smoothed marginals, the expected counts and the evidence; no gradient."""
-    messages = MessagePass(message_inputs(chain, log_lik, lengths))
-    initial, transitions = _expected_counts(messages)
-    return Smoothed(
-        messages.unit_derivatives.marginals, initial, transitions, messages.forward.log_evidence.to(log_lik.dtype)
-    )
+    initial, transition, _, _ = messages.inputs
+    unit = messages.unit_derivatives
+    # Expected count = probability * derivative by that probability.
+    counts = ((initial * unit.by_initial).to(log_lik.dtype), (transition * unit.by_transition).to(log_lik.dtype))
+    return Smoothed(unit.marginals, *counts, _attach(chain, log_lik, messages))
 
 
 def filter_contexts(
@@ -139,13 +117,6 @@ def viterbi(
         path[:, t] = torch.where(t < lengths, context, -1)
         context = came_from[:, t].gather(1, context[:, None])[:, 0]
     return path
-
-
-def _expected_counts(messages: MessagePass) -> tuple[Float[Tensor, " K"], Float[Tensor, "K K"]]:
-    """Expected count = probability * derivative by that probability."""
-    initial, transition, log_lik, _ = messages.inputs
-    unit = messages.unit_derivatives
-    return (initial * unit.by_initial).to(log_lik.dtype), (transition * unit.by_transition).to(log_lik.dtype)
 
 
 def _attach(chain: ContextChain, log_lik: Float[Tensor, "B T K"], messages: MessagePass) -> Float[Tensor, " B"]:

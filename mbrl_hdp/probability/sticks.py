@@ -42,9 +42,9 @@ def row_concentrations(
 
     row_concentration * top_weights, with `stickiness` added on the self-transition (not for the initial distribution).
     """
-    size = top_weights.shape[-1]
-    sticky = torch.cat([top_weights.new_zeros(1, size), torch.eye(size).to(top_weights)])
-    return row_concentration * top_weights + stickiness * sticky
+    rows = (row_concentration * top_weights).repeat(len(top_weights) + 1, 1)
+    rows[1:].diagonal().add_(stickiness)
+    return rows
 
 
 def _tail_sums(values: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch K"]:

@@ -6,32 +6,10 @@ from collections.abc import Iterable
 
 from mbrl_hdp.hooks import PluginSpec, hookimpl
 from mbrl_hdp.inference.dynamics import ContextDynamics
-from mbrl_hdp_dynamics.delta_mlp import (
-    CartpoleConfig,
-    DeltaMlpConfig,
-    DeltaMlpDynamics,
-    build_cartpole,
-    build_delta_mlp,
-)
-from mbrl_hdp_dynamics.drone import DroneConfig, DroneDynamics, build_drone
-from mbrl_hdp_dynamics.linear import LinearConfig, LinearDynamics, build_linear
-from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics
-from mbrl_hdp_dynamics.vehicle import VehicleConfig, VehicleDynamics, build_vehicle
-
-__all__ = [
-    "CartpoleConfig",
-    "DeltaMlpConfig",
-    "DeltaMlpDynamics",
-    "DroneConfig",
-    "DroneDynamics",
-    "HeadsConfig",
-    "LinearConfig",
-    "LinearDynamics",
-    "StructuredDynamics",
-    "VehicleConfig",
-    "VehicleDynamics",
-    "mbrl_hdp_register_dynamics",
-]
+from mbrl_hdp_dynamics.delta_mlp import CartpoleConfig, DeltaMlpConfig, build_cartpole, build_delta_mlp
+from mbrl_hdp_dynamics.drone import DroneConfig, build_drone
+from mbrl_hdp_dynamics.linear import LinearConfig, build_linear
+from mbrl_hdp_dynamics.vehicle import VehicleConfig, build_vehicle
 
 
 @hookimpl

@@ -15,14 +15,20 @@ _STOCK = "mbrl.planning"
 
 
 @dataclass
-class CemConfig(PlannerConfig):
+class SampledConfig(PlannerConfig):
+    """What the planners take that draw candidate plans again and again."""
+
+    population_size: int = setting(128, "candidate plans per iteration (of the first one in icem)", at_least=2)
+    num_iterations: int = setting(4, "iterations per plan", at_least=1)
+
+
+@dataclass
+class CemConfig(SampledConfig):
     """The paper's cross-entropy method with coloured noise (ours)."""
 
     target: ClassVar[str] = f"{_OURS}.ColoredCemOptimizer"
 
-    population_size: int = setting(128, "candidate plans per iteration", at_least=2)
     num_elites: int = setting(8, "best candidates that the next mean and variance are made of", at_least=1)
-    num_iterations: int = setting(4, "iterations per plan", at_least=1)
     update_rate: float = setting(0.9, "share of the elites in the next mean and variance", above=0.0, at_most=1.0)
     initial_std: float = setting(1.0, "first spread, in units of half the action range", above=0.0)
     min_std: float = setting(0.02, "smallest spread, in the same units", at_least=0.0)
@@ -33,12 +39,10 @@ class CemConfig(PlannerConfig):
 
 
 @dataclass
-class EliteConfig(PlannerConfig):
+class EliteConfig(SampledConfig):
     """What both of mbrl-lib's cross-entropy methods take."""
 
-    population_size: int = setting(128, "candidate plans per iteration (of the first one in icem)", at_least=2)
     elite_ratio: float = setting(0.0625, "share of the candidates that are elites", above=0.0, at_most=1.0)
-    num_iterations: int = setting(4, "iterations per plan", at_least=1)
     alpha: float = setting(0.1, "share of the old mean and dispersion in the new ones", at_least=0.0, below=1.0)
     return_mean_elites: bool = setting(True, "act by the final mean; otherwise by the best candidate seen")
 
@@ -64,13 +68,11 @@ class IcemConfig(EliteConfig):
 
 
 @dataclass
-class MppiConfig(PlannerConfig):
+class MppiConfig(SampledConfig):
     """mbrl-lib's MPPIOptimizer, unchanged."""
 
     target: ClassVar[str] = f"{_STOCK}.MPPIOptimizer"
 
-    population_size: int = setting(128, "candidate plans per iteration", at_least=2)
-    num_iterations: int = setting(4, "iterations per plan", at_least=1)
     gamma: float = setting(5.0, "sharpness of the weights exp(gamma * return)", above=0.0)
     sigma: float = setting(1.0, "spread of the noise", above=0.0)
     beta: float = setting(0.6, "share of the new noise in a step; the rest is the step before", above=0.0, at_most=1.0)

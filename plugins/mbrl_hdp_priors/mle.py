@@ -52,10 +52,6 @@ class MlePrior(ContextPrior):
             rows = torch.cat([chain.initial[None], chain.transition]).to(self.raw_rows)
             self.raw_rows.copy_(rows.clamp_min(_MIN_START).log())
 
-    def row_parameters(self) -> list[nn.Parameter]:
-        """Return the logits, for an optimiser's group of their own."""
-        return [self.raw_rows]
-
 
 def build_mle(config: MleConfig, task: TaskSpec) -> ContextPrior:  # noqa: ARG001 - there is nothing to set
     """Build the `mle` prior."""

@@ -80,8 +80,10 @@ class DirichletRowsPrior(ContextPrior):
         """
         with torch.no_grad():
             q_rows = self.q_rows().double()
-            known = torch.zeros_like(q_rows) if centre is None else _counts(centre).to(q_rows)
-            direction = self.expected_prior_rows().double() - q_rows + known
+            known = None if centre is None else _counts(centre).to(q_rows)
+            direction = self.expected_prior_rows() - q_rows
+            if known is not None:
+                direction += known
             if self.max_contexts > 1:
                 slopes = torch.stack([_likelihood_slope(q_rows, draw, known) for draw in draws]).mean(0)
                 direction += _inverse_fisher(q_rows, slopes)
@@ -92,10 +94,6 @@ class DirichletRowsPrior(ContextPrior):
         with torch.no_grad():
             rows = torch.cat([chain.initial[None], chain.transition]).to(self.raw_rows)
             self._set_q_rows(strength * rows / rows.sum(-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny))
-
-    def row_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of q(rows), for an optimiser's group of their own."""
-        return [self.raw_rows]
 
     def _set_q_rows(self, q_rows: Float[Tensor, "rows K"]) -> None:
         self.raw_rows.copy_((q_rows - MIN_CONCENTRATION).clamp_min(0.1 * MIN_CONCENTRATION).log())
@@ -111,14 +109,16 @@ def _counts(draw: ChainDraw) -> Float[Tensor, "rows K"]:
 
 
 def _likelihood_slope(
-    q_rows: Float[Tensor, "rows K"], draw: ChainDraw, known: Float[Tensor, "rows K"]
+    q_rows: Float[Tensor, "rows K"], draw: ChainDraw, known: Float[Tensor, "rows K"] | None
 ) -> Float[Tensor, "rows K"]:
     """Return d/dc (log p(obs | rows(c)) - sum(known * log rows(c))) at one draw, by implicit reparameterisation.
 
-    By rows(c) itself the derivative is (counts - known) / rows.
+    With respect to rows(c) itself the derivative is (counts - known) / rows; `known` is 0 if None.
     """
     rows = torch.cat([draw.chain.initial[None], draw.chain.transition]).to(q_rows).clamp_min(_LEAST_ENTRY)
-    counts = _counts(draw).to(q_rows) - known
+    counts = _counts(draw).to(q_rows)
+    if known is not None:
+        counts -= known
     moved = torch._dirichlet_grad(rows, q_rows, q_rows.sum(-1, keepdim=True).expand_as(q_rows).contiguous())
     return moved * (counts / rows - counts.sum(-1, keepdim=True))
 

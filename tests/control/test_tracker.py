@@ -36,7 +36,7 @@ def test_the_belief_is_predictive_and_in_its_slots(affine_model):
     model = affine_model()
     packed = follow(BeliefTracker(model), Sealed())
     np.testing.assert_array_equal(packed[:, :2], OBS)
-    expected = model.predictive_belief(Trajectories(OBS[None], ACT[None]))[0]
+    expected = model.analyse(Trajectories(OBS[None], ACT[None])).predictive_belief[0]
     np.testing.assert_allclose(packed[:3][:, [3, 5]], expected, rtol=1e-5, atol=1e-7)
     assert (packed[:, [2, 4]] == 0).all()
     np.testing.assert_allclose(packed[:, 2:].sum(-1), 1.0)

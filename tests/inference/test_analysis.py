@@ -21,8 +21,6 @@ METHODS = {
     "smooth": "smoothed",
     "most_likely": "most_likely",
     "log_likelihood": "log_likelihood",
-    "predictive_belief": "predictive_belief",
-    "predict_next": "predicted",
 }
 
 

@@ -68,7 +68,7 @@ def test_a_constant_column_neither_breaks_nor_blinds():
     model = quick_fit(data, config=LONGER)
     assert_sensible(model, data)
     assert align(model.most_likely(data), context).accuracy > 0.9
-    np.testing.assert_allclose(model.predict_next(data)[..., 0], 7.5, rtol=1e-6)
+    np.testing.assert_allclose(model.analyse(data).predicted[..., 0], 7.5, rtol=1e-6)
 
 
 def test_only_constant_columns_are_refused():

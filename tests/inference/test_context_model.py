@@ -89,7 +89,7 @@ def test_filter_smoother_path_and_evidence_against_enumeration(model, data):
 
 
 def test_online_filter_equals_the_batch_filter(model, data):
-    filtered, predictive = model.filter(data), model.predictive_belief(data)
+    filtered, predictive = model.filter(data), model.analyse(data).predictive_belief
     online = model.online_filter()
     np.testing.assert_allclose(online.reset(data.obs[0, 0]), predictive[0, 0], atol=1e-6)
     for t in range(6):
@@ -108,11 +108,11 @@ def test_online_filter_moves_on_over_missing_samples_and_wants_a_reset(model):
     np.testing.assert_allclose(online.update(np.zeros(1), np.array([np.nan])), INITIAL @ TRANSITION, atol=1e-3)
 
 
-def test_predict_next_averages_over_the_belief(model, data):
-    belief = model.predictive_belief(data)
+def test_predictions_average_over_the_belief(model, data):
+    belief = model.analyse(data).predictive_belief
     expected = data.obs[:, :-1, 0] + (belief * PUSH).sum(-1) * data.act[..., 0]
-    np.testing.assert_allclose(model.predict_next(data)[0, :, 0], expected[0], atol=1e-4)
-    assert np.isnan(model.predict_next(data)[1, 4:]).all()
+    np.testing.assert_allclose(model.analyse(data).predicted[0, :, 0], expected[0], atol=1e-4)
+    assert np.isnan(model.analyse(data).predicted[1, 4:]).all()
 
 
 def test_futures_have_the_moments_of_the_chain(model):

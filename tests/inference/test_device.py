@@ -202,8 +202,8 @@ def test_a_model_on_another_device_answers_as_on_the_cpu(data, without_kernels):
     complete = mbrl_hdp.Trajectories(np.nan_to_num(data.obs), data.act)
     with OtherDevice():
         away = copy.deepcopy(model).to(AWAY)
-        for name in ("filter", "smooth", "most_likely", "log_likelihood", "predictive_belief", "predict_next"):
-            found, wanted = getattr(away, name)(complete), getattr(model, name)(complete)
+        for name in ("filtered", "smoothed", "most_likely", "log_likelihood", "predictive_belief", "predicted"):
+            found, wanted = getattr(away.analyse(complete), name), getattr(model.analyse(complete), name)
             np.testing.assert_array_equal(found, wanted, err_msg=name)
         for name in ("transition", "initial", "stationary", "kept"):
             np.testing.assert_array_equal(getattr(away, name), getattr(model, name), err_msg=name)

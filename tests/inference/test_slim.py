@@ -71,7 +71,7 @@ def test_same_beliefs_and_predictions_with_fewer_slots(prior):
     data = some_data()
     np.testing.assert_allclose(small.filter(data), model.filter(data), atol=1e-4)
     np.testing.assert_allclose(small.log_likelihood(data), model.log_likelihood(data), rtol=1e-4)
-    np.testing.assert_allclose(small.predict_next(data), model.predict_next(data), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(small.analyse(data).predicted, model.analyse(data).predicted, rtol=1e-3, atol=1e-3)
 
 
 def test_it_is_a_copy_and_survives_saving(tmp_path):

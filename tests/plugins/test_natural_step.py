@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from torch.distributions import Beta, Dirichlet, kl_divergence
 
 from mbrl_hdp.inference.prior import ChainDraw
-from mbrl_hdp.probability.hmm import log_evidence, log_evidence_and_counts
+from mbrl_hdp.probability.hmm import log_evidence, smooth
 from mbrl_hdp.types import ContextChain
 from mbrl_hdp_priors import DirichletPrior, HdpPrior
 
@@ -88,7 +88,7 @@ def drawn(prior, log_lik):
 
 
 def counted(chain, log_lik):
-    found = log_evidence_and_counts(chain, log_lik)
+    found = smooth(chain, log_lik)
     return ChainDraw(chain, found.expected_initial, found.expected_transitions)
 
 

@@ -166,7 +166,6 @@ def test_who_offers_what():
     assert [isinstance(prior, StartablePrior) for prior in (hdp, dirichlet, mle, flat)] == [True, True, True, False]
     assert {name for name, _ in hdp.named_parameters()} == {"raw_top", "raw_rows"}
     assert hdp.top_parameters() == [hdp.raw_top]
-    assert hdp.row_parameters() == [hdp.raw_rows]
 
 
 def test_maximum_likelihood_samples_nothing():
