@@ -84,7 +84,14 @@ NEAREST = (
             "tests/inference/test_trainer.py",
         ),
     ),
-    ("mbrl_hdp/experiments", ("tests/experiments/test_algorithm1.py", "tests/experiments/test_loop.py")),
+    (
+        "mbrl_hdp/experiments",
+        (
+            "tests/experiments/test_algorithm1.py",
+            "tests/experiments/test_loop.py",
+            "tests/experiments/test_loop_parts.py",
+        ),
+    ),
 )
 
 
