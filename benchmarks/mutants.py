@@ -117,7 +117,11 @@ class Mutant:
 
 def nearest_tests(path: str) -> tuple[str, ...]:
     """Return the test files and folders that a mutant of this file runs against."""
-    return next(tests for start, tests in NEAREST if path.startswith(start))
+    return NEAREST[_place(path)][1]
+
+
+def _place(path: str) -> int:
+    return next(place for place, (start, _) in enumerate(NEAREST) if path.startswith(start))
 
 
 def sources() -> list[str]:
@@ -243,9 +247,9 @@ def finished() -> dict[str, dict[str, Any]]:
 
 
 def run(mutants: list[Mutant]) -> None:
-    """Run what has no result yet."""
+    """Run what has no result yet, in the order of NEAREST: the tests of whole fits and runs come last."""
     known, killers = finished(), {record["name"]: record["killer"] for record in records()}
-    todo = [mutant for mutant in mutants if mutant.name not in known]
+    todo = sorted((one for one in mutants if one.name not in known), key=lambda one: _place(one.path))
     if not todo:
         return
     workshop = Workshop(WORKSHOP, tuple(dict.fromkeys(test for _, tests in NEAREST for test in tests)))
@@ -275,14 +279,12 @@ class Tally:
         done: results that count, one for each mutant that has one.
         survivors: those of `done` that no test noticed.
         num_equivalent: survivors that were judged to change no behaviour.
-        num_dead_at_first: mutants that died when they were run for the first time.
     """
 
     num_drawn: int
     done: list[dict[str, Any]]
     survivors: list[dict[str, Any]]
     num_equivalent: int
-    num_dead_at_first: int
 
     @property
     def num_dead(self) -> int:
@@ -303,14 +305,10 @@ class Tally:
 def tally(mutants: list[Mutant], judged: dict[str, str]) -> Tally:
     """Count the results of a sample."""
     known = finished()
-    firsts: dict[str, str] = {}
-    for record in records():
-        firsts.setdefault(record["name"], record["outcome"])
     done = [known[mutant.name] | {"line": mutant.line} for mutant in mutants if mutant.name in known]
     survivors = [record for record in done if record["outcome"] == "survived"]
     equivalent = [record for record in survivors if judged.get(record["name"], "").startswith("equivalent")]
-    dead_at_first = [record for record in done if firsts[record["name"]] != "survived"]
-    return Tally(len(mutants), done, survivors, len(equivalent), len(dead_at_first))
+    return Tally(len(mutants), done, survivors, len(equivalent))
 
 
 def page(samples: dict[int, list[Mutant]], command: str) -> str:
@@ -326,11 +324,10 @@ def page(samples: dict[int, list[Mutant]], command: str) -> str:
         f"nearest to its file that call the changed function. {LEFT_OUT}",
         "",
         "Wanted: of at least 200 mutants, 95 % of those that change behaviour die. The first sample is the one that "
-        "tests were written for. *At first* counts what died when a mutant was run for the first time, before tests "
-        "were written for survivors; *equivalent* are survivors that were judged to change no behaviour.",
+        "tests were written for. *Equivalent* are survivors that were judged to change no behaviour.",
         "",
-        "| seed | drawn | run | died at first | died | survived | equivalent | score | gate |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| seed | drawn | run | died | survived | equivalent | score | gate |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(_row(seed, found) for seed, found in tallies.items()),
     ]
     for seed, found in tallies.items():
@@ -346,7 +343,7 @@ def _row(seed: int, found: Tally) -> str:
         gate = "met" if found.score >= WANTED and len(found.done) == found.num_drawn else "not met"
     score = f"{100 * found.score:.1f} % of {found.num_effective}"
     return (
-        f"| {seed} | {found.num_drawn} | {len(found.done)} | {found.num_dead_at_first} | {found.num_dead} | "
+        f"| {seed} | {found.num_drawn} | {len(found.done)} | {found.num_dead} | "
         f"{len(found.survivors)} | {found.num_equivalent} | {score} | {gate} |"
     )
 
