@@ -51,25 +51,34 @@ LEFT_OUT = (
     "`mbrl_hdp/inference/search` is left out: it is experimental, nothing else uses it yet, and it is younger than the "
     "demand for this score."
 )
+RECORDS = "tests/inference/test_records.py"
 # Nearest tests by the beginning of a path, the first match counts. Of these, a mutant of a function runs against those
 # that call it; one of a compiled function, or outside of every function, against all.
 NEAREST = (
     ("mbrl_hdp/probability", ("tests/probability",)),
-    ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py")),
+    ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py", RECORDS)),
     ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py")),
     ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py",)),
     ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py", "tests/inference/test_online.py")),
-    ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py",)),
+    ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py", RECORDS)),
     ("mbrl_hdp/inference/schedule", ("tests/inference/test_schedule.py", "tests/inference/test_early_stopping.py")),
-    ("mbrl_hdp/inference/analysis", ("tests/inference/test_analysis.py", "tests/inference/test_context_model.py")),
+    (
+        "mbrl_hdp/inference/analysis",
+        ("tests/inference/test_analysis.py", "tests/inference/test_context_model.py", RECORDS),
+    ),
     ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
     ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
     ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py")),
     ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py")),
-    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py")),
+    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py", RECORDS)),
     (
         "mbrl_hdp/inference/model",
-        ("tests/inference/test_context_model.py", "tests/inference/test_online.py", "tests/inference/test_fit.py"),
+        (
+            "tests/inference/test_context_model.py",
+            "tests/inference/test_online.py",
+            "tests/inference/test_fit.py",
+            RECORDS,
+        ),
     ),
     ("mbrl_hdp/inference/saving", ("tests/inference/test_context_model.py",)),
     ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
@@ -82,6 +91,7 @@ NEAREST = (
             "tests/inference/test_recipes.py",
             "tests/inference/test_schedule.py",
             "tests/inference/test_trainer.py",
+            RECORDS,
         ),
     ),
     (
