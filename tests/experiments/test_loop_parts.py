@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from mbrl_hdp.control.rewards import LearnedReward
-from mbrl_hdp.errors import StepError
+from mbrl_hdp.errors import CheckpointError, StepError
 from mbrl_hdp.experiments import loop
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.metrics import SilentLog
+from mbrl_hdp.experiments.run_lock import run_lock
 from mbrl_hdp.hooks import load_registry
 
 SMALL = [
@@ -49,6 +50,27 @@ def test_progress_is_shown_unless_it_is_not_wanted(tmp_path, monkeypatch):
         with pytest.raises(Stop) as stopped:
             loop.train(config, registry, tmp_path, *words)
         assert stopped.value.args == (tmp_path, 2, is_wanted)
+
+
+def test_a_run_is_locked_from_its_first_epoch_to_its_end(tmp_path, monkeypatch):
+    """A lock counts between two handles of one process as between two processes."""
+    places = []
+
+    def locked(name, real):
+        def part(*words, **named):
+            with pytest.raises(CheckpointError, match="in use by another process"), run_lock(tmp_path):
+                pass
+            places.append(name)
+            return real(*words, **named)
+
+        return part
+
+    for name in ("collect_episodes", "write_snapshot", "play_evaluation", "export"):
+        monkeypatch.setattr(loop, name, locked(name, getattr(loop, name)))
+    loop.train(*typed("agent=ni_sac", "budget.num_epochs=1"), tmp_path, progress=False)
+    assert list(dict.fromkeys(places)) == ["collect_episodes", "play_evaluation", "write_snapshot", "export"]
+    with run_lock(tmp_path):  # free again
+        pass
 
 
 def test_a_step_that_fails_is_named_with_its_episode():
