@@ -88,6 +88,7 @@ NEAREST = (
         (
             "tests/inference/test_early_stopping.py",
             "tests/inference/test_fit.py",
+            "tests/inference/test_fit_parts.py",
             "tests/inference/test_recipes.py",
             "tests/inference/test_schedule.py",
             "tests/inference/test_trainer.py",
