@@ -160,7 +160,7 @@ class Workshop:
     def __init__(self, folder: Path, tests: tuple[str, ...]) -> None:
         self.copy, self.cache, self.surveys = folder / "copy", folder / "numba", folder / "surveys"
         self.num_runs = 0
-        mark, product = folder / "product", _fingerprint(PRODUCT)
+        mark, product = folder / "product", _fingerprint(PRODUCT, ROOT)
         if not mark.exists() or mark.read_text() != product:
             shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.copy, ignore_errors=True)
@@ -173,20 +173,21 @@ class Workshop:
         self._load_libraries(tests)
         self.known: dict[str, Survey] = {}
 
-    def tests_of(self, function: str, places: tuple[str, ...]) -> list[str]:
-        """Return the tests for a mutant of a function, of those in these files and folders."""
+    def tests_of(self, function: str, places: tuple[str, ...], first: str = "") -> list[str]:
+        """Return the tests for a mutant of a function, of those in these files and folders; `first` goes first."""
         joined = Survey()
-        for file in _test_files(places):
+        for file in _test_files(places, self.copy):
             self._survey(file)
             joined.seconds |= self.known[file].seconds
             for caller, tests in self.known[file].callers.items():
                 joined.callers.setdefault(caller, []).extend(tests)
-        return joined.order(function)
+        chosen = joined.order(function)
+        return [first, *(test for test in chosen if test != first)] if first in joined.seconds else chosen
 
     def _survey(self, file: str) -> None:
         if file in self.known:
             return
-        place = self.surveys / f"{Path(file).stem}-{_fingerprint((file, *CONFTESTS))}.json"
+        place = self.surveys / f"{Path(file).stem}-{_fingerprint((file, *CONFTESTS), self.copy)}.json"
         if not place.exists():
             print(f"running {file} without a mutant ...", flush=True)
             result = self._fork(lambda: self._record(file, place), self.cache, 3600.0)
@@ -378,15 +379,15 @@ def _files_of(module: str) -> list[str]:
     return [name for name in names if (ROOT / name).is_file()]
 
 
-def _test_files(tests: tuple[str, ...]) -> list[str]:
-    places = [ROOT / place for place in tests]
+def _test_files(tests: tuple[str, ...], root: Path) -> list[str]:
+    places = [root / place for place in tests]
     files = [file for place in places for file in ([place] if place.is_file() else sorted(place.glob("test_*.py")))]
-    return [file.relative_to(ROOT).as_posix() for file in files]
+    return [file.relative_to(root).as_posix() for file in files]
 
 
-def _fingerprint(places: tuple[str, ...]) -> str:
+def _fingerprint(places: tuple[str, ...], root: Path) -> str:
     digest = hashlib.sha256()
     for place in places:
-        for file in [ROOT / place] if place.endswith(".py") else sorted((ROOT / place).rglob("*.py")):
-            digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
+        for file in [root / place] if place.endswith(".py") else sorted((root / place).rglob("*.py")):
+            digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()[:12]

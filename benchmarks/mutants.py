@@ -1,13 +1,16 @@
 """Mutation testing: change one operator, number or branch of the mathematical rooms and see whether a test notices.
 
-    python -m benchmarks.mutants [--count 240] [--first N] [--seed 0] [--only TEXT] [--page]
+    python -m benchmarks.mutants [--count 220 60] [--seed 0 1] [--first N] [--only TEXT] [--page]
 
 The mutants are those of Cosmic Ray, one drawn for each drawn position in the code, the same ones for the same seed and
 code; changes that no test could notice (annotations, texts) are never drawn. Each runs against the nearest tests that
 call the changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes
 on where it was stopped: a death counts as long as the changed file and the test that failed are the same, a survival as
-long as the changed file and its nearest tests are the same. docs/results/mutants.md is written from the results and
-from docs/results/mutants_judged.json, where survivors are judged by name: `equivalent: why` or `hole: what`.
+long as the changed file and its nearest tests are the same; so after tests were added, only survivors and the victims
+of changed test files run again, the latter against the test that killed them first. docs/results/mutants.md is written
+from the results and from docs/results/mutants_judged.json, where survivors are judged by name: `equivalent: why` or
+`hole: what`. The first sample is the one that tests are written for; a further one, drawn with another seed, says
+whether they hold beyond it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -42,25 +46,39 @@ ROOMS = (
     "mbrl_hdp/experiments/loop.py",
 )
 WANTED = 0.95
+MIN_DRAWN = 200
+LEFT_OUT = (
+    "`mbrl_hdp/inference/search` is left out: it is experimental, nothing else uses it yet, and it is younger than the "
+    "demand for this score."
+)
+RECORDS = "tests/inference/test_records.py"
 # Nearest tests by the beginning of a path, the first match counts. Of these, a mutant of a function runs against those
 # that call it; one of a compiled function, or outside of every function, against all.
 NEAREST = (
     ("mbrl_hdp/probability", ("tests/probability",)),
-    ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py")),
+    ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py", RECORDS)),
     ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py")),
     ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py",)),
     ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py", "tests/inference/test_online.py")),
-    ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py",)),
+    ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py", RECORDS)),
     ("mbrl_hdp/inference/schedule", ("tests/inference/test_schedule.py", "tests/inference/test_early_stopping.py")),
-    ("mbrl_hdp/inference/analysis", ("tests/inference/test_analysis.py", "tests/inference/test_context_model.py")),
+    (
+        "mbrl_hdp/inference/analysis",
+        ("tests/inference/test_analysis.py", "tests/inference/test_context_model.py", RECORDS),
+    ),
     ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
     ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
     ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py")),
     ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py")),
-    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py")),
+    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py", RECORDS)),
     (
         "mbrl_hdp/inference/model",
-        ("tests/inference/test_context_model.py", "tests/inference/test_online.py", "tests/inference/test_fit.py"),
+        (
+            "tests/inference/test_context_model.py",
+            "tests/inference/test_online.py",
+            "tests/inference/test_fit.py",
+            RECORDS,
+        ),
     ),
     ("mbrl_hdp/inference/saving", ("tests/inference/test_context_model.py",)),
     ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
@@ -70,12 +88,21 @@ NEAREST = (
         (
             "tests/inference/test_early_stopping.py",
             "tests/inference/test_fit.py",
+            "tests/inference/test_fit_parts.py",
             "tests/inference/test_recipes.py",
             "tests/inference/test_schedule.py",
             "tests/inference/test_trainer.py",
+            RECORDS,
         ),
     ),
-    ("mbrl_hdp/experiments", ("tests/experiments/test_algorithm1.py", "tests/experiments/test_loop.py")),
+    (
+        "mbrl_hdp/experiments",
+        (
+            "tests/experiments/test_algorithm1.py",
+            "tests/experiments/test_loop.py",
+            "tests/experiments/test_loop_parts.py",
+        ),
+    ),
 )
 
 
@@ -101,7 +128,11 @@ class Mutant:
 
 def nearest_tests(path: str) -> tuple[str, ...]:
     """Return the test files and folders that a mutant of this file runs against."""
-    return next(tests for start, tests in NEAREST if path.startswith(start))
+    return NEAREST[_place(path)][1]
+
+
+def _place(path: str) -> int:
+    return next(place for place, (start, _) in enumerate(NEAREST) if path.startswith(start))
 
 
 def sources() -> list[str]:
@@ -202,42 +233,44 @@ def _is_neutral(decorator: ast.expr) -> bool:
     return isinstance(name, ast.Name) and name.id in ("compiled", "no_type_check", "override")
 
 
-def stamp(path: str, outcome: str, killer: str) -> str:
+def stamp(path: str, outcome: str, killer: str, root: Path = ROOT) -> str:
     """Return a fingerprint of what a result depends on: the changed file and the tests that decided."""
-    digest = hashlib.sha256((ROOT / path).read_bytes())
+    digest = hashlib.sha256((root / path).read_bytes())
     for place in (killer.partition("::")[0],) if killer else nearest_tests(path) if outcome == "survived" else ():
-        files = [ROOT / place] if place.endswith(".py") else sorted((ROOT / place).rglob("*.py"))
+        files = [root / place] if place.endswith(".py") else sorted((root / place).rglob("*.py"))
         for file in files:
             digest.update(file.read_bytes() if file.exists() else b"")
     return digest.hexdigest()[:12]
 
 
-def finished() -> dict[str, dict[str, object]]:
+def records() -> list[dict[str, Any]]:
+    """Return all results, oldest first."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines() if line] if RESULTS.exists() else []
+
+
+def finished() -> dict[str, dict[str, Any]]:
     """Return the results that still count, by mutant."""
-    if not RESULTS.exists():
-        return {}
-    records = [json.loads(line) for line in RESULTS.read_text().splitlines() if line]
     return {
         record["name"]: record
-        for record in records
+        for record in records()
         if record["stamp"] == stamp(record["path"], record["outcome"], record["killer"])
     }
 
 
 def run(mutants: list[Mutant]) -> None:
-    """Run what has no result yet."""
-    known = finished()
-    todo = [mutant for mutant in mutants if mutant.name not in known]
+    """Run what has no result yet, in the order of NEAREST: the tests of whole fits and runs come last."""
+    known, killers = finished(), {record["name"]: record["killer"] for record in records()}
+    todo = sorted((one for one in mutants if one.name not in known), key=lambda one: _place(one.path))
     if not todo:
         return
     workshop = Workshop(WORKSHOP, tuple(dict.fromkeys(test for _, tests in NEAREST for test in tests)))
     for number, mutant in enumerate(todo, 1):
         changed = mutate_code((ROOT / mutant.path).read_text(), get_operator(mutant.operator)(), mutant.occurrence)
-        tests = workshop.tests_of(mutant.function, nearest_tests(mutant.path))
+        tests = workshop.tests_of(mutant.function, nearest_tests(mutant.path), killers.get(mutant.name, ""))
         result = workshop.outcome(mutant.path, str(changed), tests)
         record = {
             "name": mutant.name, **asdict(mutant), "outcome": result.status, "seconds": round(result.seconds, 1),
-            "killer": result.killer, "stamp": stamp(mutant.path, result.status, result.killer),
+            "killer": result.killer, "stamp": stamp(mutant.path, result.status, result.killer, workshop.copy),
         }  # fmt: skip
         with RESULTS.open("a") as file:
             file.write(json.dumps(record) + "\n")
@@ -248,42 +281,89 @@ def run(mutants: list[Mutant]) -> None:
         )
 
 
-def page(mutants: list[Mutant], command: str) -> str:
-    """Return the page of a sample: the score and every survivor with its judgement."""
+@dataclass(frozen=True)
+class Tally:
+    """The results of a sample.
+
+    Attributes:
+        num_drawn: mutants in the sample.
+        done: results that count, one for each mutant that has one.
+        survivors: those of `done` that no test noticed.
+        num_equivalent: survivors that were judged to change no behaviour.
+    """
+
+    num_drawn: int
+    done: list[dict[str, Any]]
+    survivors: list[dict[str, Any]]
+    num_equivalent: int
+
+    @property
+    def num_dead(self) -> int:
+        """Mutants that a test noticed."""
+        return len(self.done) - len(self.survivors)
+
+    @property
+    def num_effective(self) -> int:
+        """Mutants that change behaviour."""
+        return len(self.done) - self.num_equivalent
+
+    @property
+    def score(self) -> float:
+        """The share of those that change behaviour that died."""
+        return self.num_dead / max(self.num_effective, 1)
+
+
+def tally(mutants: list[Mutant], judged: dict[str, str]) -> Tally:
+    """Count the results of a sample."""
     known = finished()
-    judged = json.loads(JUDGED.read_text()) if JUDGED.exists() else {}
     done = [known[mutant.name] | {"line": mutant.line} for mutant in mutants if mutant.name in known]
     survivors = [record for record in done if record["outcome"] == "survived"]
-    equivalent = [record for record in survivors if judged.get(str(record["name"]), "").startswith("equivalent")]
-    effective = len(done) - len(equivalent)
-    dead = len(done) - len(survivors)
-    score = dead / effective if effective else 0.0
-    verdict = "met" if score >= WANTED and len(done) == len(mutants) >= 200 else "not met"
-    rows = [
-        f"| {record['path']}:{record['line']} | `{_cell(record['before'])}` | `{_cell(record['after'])}` | "
-        f"{judged.get(str(record['name']), 'not judged yet')} (`{record['name']}`) |"
-        for record in survivors
-    ]
+    equivalent = [record for record in survivors if judged.get(record["name"], "").startswith("equivalent")]
+    return Tally(len(mutants), done, survivors, len(equivalent))
+
+
+def page(samples: dict[int, list[Mutant]], command: str) -> str:
+    """Return the page of samples by seed: scores and every survivor with its judgement."""
+    judged = json.loads(JUDGED.read_text()) if JUDGED.exists() else {}
+    tallies = {seed: tally(mutants, judged) for seed, mutants in samples.items()}
     lines = [
         "# Mutants: what the tests notice",
         "",
         f"Written by `{command}` from `mutants.jsonl` and the judgements in `mutants_judged.json`; do not edit.",
         "",
-        f"{len(done)} of {len(mutants)} drawn mutants were run, each against the tests nearest to its file: {dead} "
-        f"died, {len(survivors)} survived, of which {len(equivalent)} change no behaviour.",
+        "Each mutant changes one place of " + ", ".join(f"`{room}`" for room in ROOMS) + " and runs against the tests "
+        f"nearest to its file that call the changed function. {LEFT_OUT}",
         "",
-        "| asked for | found | gate |",
-        "| --- | --- | --- |",
-        f"| of at least 200 mutants, 95 % of those that change behaviour die | {100 * score:.1f} % of {effective} | "
-        f"{verdict} |",
+        "Wanted: of at least 200 mutants, 95 % of those that change behaviour die. The first sample is the one that "
+        "tests were written for. *Equivalent* are survivors that were judged to change no behaviour.",
         "",
-        "## Survivors",
-        "",
-        "| where | code | mutant | judgement |",
-        "| --- | --- | --- | --- |",
-        *rows,
+        "| seed | drawn | run | died | survived | equivalent | score | gate |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        *(_row(seed, found) for seed, found in tallies.items()),
     ]
+    for seed, found in tallies.items():
+        lines += ["", f"## Survivors of seed {seed}", "", "| where | code | mutant | judgement |"]
+        lines += ["| --- | --- | --- | --- |", *(_survivor(record, judged) for record in found.survivors)]
     return "\n".join(lines) + "\n"
+
+
+def _row(seed: int, found: Tally) -> str:
+    if found.num_drawn < MIN_DRAWN:
+        gate = "-"
+    else:
+        gate = "met" if found.score >= WANTED and len(found.done) == found.num_drawn else "not met"
+    score = f"{100 * found.score:.1f} % of {found.num_effective}"
+    return (
+        f"| {seed} | {found.num_drawn} | {len(found.done)} | {found.num_dead} | "
+        f"{len(found.survivors)} | {found.num_equivalent} | {score} | {gate} |"
+    )
+
+
+def _survivor(record: dict[str, Any], judged: dict[str, str]) -> str:
+    return (
+        f"| {record['path']}:{record['line']} | `{_cell(record['before'])}` | `{_cell(record['after'])}` | "
+        f"{judged.get(record['name'], 'not judged yet')} (`{record['name']}`) |"
+    )
 
 
 def _cell(text: object) -> str:
@@ -293,17 +373,20 @@ def _cell(text: object) -> str:
 def main() -> None:
     """Draw, run and write the page."""
     parser = argparse.ArgumentParser(description="mutation testing of the mathematical rooms")
-    parser.add_argument("--count", type=int, default=240, help="number of mutants")
-    parser.add_argument("--first", type=int, help="run only the first ones of the sample; writes no page")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--count", type=int, nargs="+", default=[220, 60], help="number of mutants of each sample")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0, 1], help="seeds of the samples")
+    parser.add_argument("--first", type=int, help="run only the first ones of each sample; writes no page")
     parser.add_argument("--only", default="", help="run only mutants of files whose path has this text; writes no page")
     parser.add_argument("--page", action="store_true", help="run nothing, only write the page")
     options = parser.parse_args()
-    mutants = stored_sample(options.count, options.seed)
+    if len(options.count) != len(options.seed):
+        parser.error(f"--count {options.count} and --seed {options.seed} must have one number for each sample")
+    samples = {seed: stored_sample(count, seed) for count, seed in zip(options.count, options.seed, strict=True)}
     if not options.page:
-        run([mutant for mutant in mutants[: options.first] if options.only in mutant.path])
+        run([one for mutants in samples.values() for one in mutants[: options.first] if options.only in one.path])
     if not options.only and options.first is None:
-        PAGE.write_text(page(mutants, f"make mutants MUTANTS='--count {options.count} --seed {options.seed}'"))
+        counts, seeds = (" ".join(map(str, numbers)) for numbers in (options.count, options.seed))
+        PAGE.write_text(page(samples, f"make mutants MUTANTS='--count {counts} --seed {seeds}'"))
 
 
 if __name__ == "__main__":

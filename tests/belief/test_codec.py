@@ -34,6 +34,18 @@ def test_a_wrong_width_is_refused():
         codec.pack_tensors(torch.zeros(3), torch.zeros(3))
 
 
+@pytest.mark.parametrize("batch", [(), (1,), (4,), (4, 6)])
+def test_the_width_is_that_of_the_last_axis(batch):
+    codec = BeliefCodec(obs_dim=3, max_contexts=2)
+    obs, belief = np.zeros((*batch, 3)), np.ones((*batch, 2))
+    assert codec.pack(obs, belief).shape == codec.pack_tensors(*map(torch.from_numpy, (obs, belief))).shape
+    for wrong in (np.zeros((*batch, 2)), np.zeros((*batch, 4))):
+        with pytest.raises(DataError, match=rf"got {wrong.shape[-1] + 2}"):
+            codec.pack(wrong, belief)
+        with pytest.raises(DataError, match=rf"got {wrong.shape[-1] + 2}"):
+            codec.pack_tensors(torch.from_numpy(wrong), torch.from_numpy(belief))
+
+
 def test_slots_round_trip_and_normalise():
     slots, initial = torch.tensor([1, 3]), torch.tensor([0.9, 0.1])
     small = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
@@ -42,3 +54,12 @@ def test_slots_round_trip_and_normalise():
     torch.testing.assert_close(narrow(wide, slots, initial), small)
     stale = torch.tensor([[0.5, 0.1, 0.0, 0.4], [0.5, 0.0, 0.5, 0.0]])
     torch.testing.assert_close(narrow(stale, slots, initial), torch.tensor([[0.2, 0.8], [0.9, 0.1]]))
+
+
+@pytest.mark.parametrize("batch", [(), (5,), (5, 3)])
+def test_beliefs_of_any_batch_are_widened_and_narrowed_alike(batch):
+    slots, initial = torch.tensor([1, 3]), torch.tensor([0.9, 0.1])
+    wide = torch.tensor([0.5, 0.1, 0.0, 0.4]).expand(*batch, 4)
+    small = narrow(wide, slots, initial)
+    torch.testing.assert_close(small, torch.tensor([0.2, 0.8]).expand(*batch, 2))
+    torch.testing.assert_close(widen(small, slots, 4), torch.tensor([0.0, 0.2, 0.0, 0.8]).expand(*batch, 4))

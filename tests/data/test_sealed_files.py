@@ -58,6 +58,22 @@ class TestTensorFiles:
         with pytest.raises(CheckpointError, match="'bad' holds 1 values that are not finite"):
             read_tensors(tmp_path / "x")
 
+    def test_a_file_of_another_run_is_refused_though_it_is_whole(self, tmp_path):
+        for name, value in (("mine", 1.0), ("theirs", 2.0)):
+            (tmp_path / name).mkdir()
+            write_tensors(tmp_path / name / "x.safetensors", {"weights": torch.full((2,), value)}, {})
+            write_manifest(tmp_path / name)
+        (tmp_path / "theirs" / "x.safetensors").replace(tmp_path / "mine" / "x.safetensors")
+        with pytest.raises(CheckpointError, match=r"x\.safetensors is damaged or belongs to another run"):
+            read_tensors(tmp_path / "mine" / "x.safetensors")
+
+    def test_a_pipe_is_refused(self, tmp_path):
+        os.mkfifo(tmp_path / "x.safetensors")
+        writer = os.open(tmp_path / "x.safetensors", os.O_RDWR)  # so that a read would fail here, not wait for ever
+        with pytest.raises(CheckpointError, match=r"x\.safetensors is a pipe or a device"):
+            read_tensors(tmp_path / "x.safetensors")
+        os.close(writer)
+
     def test_a_full_disk_is_an_error_of_ours(self, tmp_path, monkeypatch):
         from safetensors import SafetensorError
 

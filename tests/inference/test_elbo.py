@@ -332,12 +332,13 @@ def test_a_mask_is_a_lower_bound_and_closes_the_masked_context():
     torch.testing.assert_close(masked.log_likelihood, left.detach())
 
 
-def test_temperature_is_a_power_of_every_steps_likelihood():
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.0])
+def test_temperature_is_a_power_of_every_steps_likelihood(temperature):
     dynamics, batch = problem()
     prior = random_prior()
     chain = ContextChain(prior.rows[0], prior.rows[1:])
-    want = log_evidence(chain, 0.3 * step_log_lik(dynamics, batch), batch.lengths).sum()
-    got = elbo(prior, dynamics, batch, ElboScale(4, 1, temperature=0.3)).log_likelihood
+    want = log_evidence(chain, temperature * step_log_lik(dynamics, batch), batch.lengths).sum()
+    got = elbo(prior, dynamics, batch, ElboScale(4, 1, temperature=temperature)).log_likelihood
     torch.testing.assert_close(got, want.detach())
 
 

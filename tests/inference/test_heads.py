@@ -175,6 +175,28 @@ def test_wide_networks_are_left_to_the_matrix_library():
     torch.testing.assert_close(log_density, heads.reference_log_density(*density))
 
 
+@pytest.mark.parametrize(
+    ("hidden_sizes", "weights", "rows", "is_compiled"),
+    [
+        ([4], torch.float32, torch.zeros(5, 3), True),
+        ([4], torch.float64, torch.zeros(5, 3, dtype=torch.float64), True),
+        ([], torch.float32, torch.zeros(5, 3), False),
+        ([4, 4], torch.float32, torch.zeros(5, 3), False),
+        ([4], torch.float32, torch.zeros(5, 3, dtype=torch.float64), False),
+        ([4], torch.bfloat16, torch.zeros(5, 3, dtype=torch.bfloat16), False),
+        ([4], torch.float32, torch.zeros(5, 3, device="meta"), False),
+        ([4], torch.float32, torch.zeros(5, 3, requires_grad=True), False),
+    ],
+)
+def test_kernels_serve_one_hidden_layer_on_the_cpu_in_one_precision(hidden_sizes, weights, rows, is_compiled):
+    heads = make_heads(2, 3, 1, hidden_sizes, weights)
+    assert heads._is_compilable(rows) is is_compiled
+    assert heads._is_compilable(torch.zeros(5, 3, dtype=weights), rows) is is_compiled
+    assert heads._is_compiled_for(rows) is False  # its gradient would be lost
+    with torch.no_grad():
+        assert heads._is_compiled_for(rows) is (is_compiled or rows.requires_grad)
+
+
 @pytest.mark.parametrize("hidden_sizes", [[], [7], [6, 5]])
 def test_chunks_of_the_reference_change_nothing(hidden_sizes):
     heads = make_heads(3, 4, 2, hidden_sizes)

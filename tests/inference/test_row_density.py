@@ -68,3 +68,12 @@ def test_other_structures_are_left_to_torch():
     dynamics = build("delta_mlp", 3, 2)
     dynamics.log_prob_slots = lambda *rows: torch.zeros(3, len(rows[-1]))  # looks alike, means something else
     assert compiled_row(dynamics, torch.arange(4)) is None
+
+    dynamics = build("delta_mlp", 3, 2)
+    with torch.no_grad():
+        for value in dynamics.parameters():
+            value.zero_()  # all contexts alike
+    real = dynamics.log_prob_slots
+    assert compiled_row(dynamics, torch.arange(4)) is not None
+    dynamics.log_prob_slots = lambda *rows: real(*rows)[:, :1]  # the same numbers, but not one for each context
+    assert compiled_row(dynamics, torch.arange(4)) is None

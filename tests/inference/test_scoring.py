@@ -26,6 +26,17 @@ def test_empirical_transition_counts_moves_inside_episodes():
     np.testing.assert_allclose(empirical_transition(truth), [[3 / 5, 2 / 5], [1 / 2, 1 / 2]])
 
 
+def test_empirical_transition_counts_no_move_from_or_to_an_unknown_context():
+    truth = np.array([[-1, 0, 1, -1, 1, 1], [0, -1, -1, 1, 0, -1]])
+    np.testing.assert_allclose(empirical_transition(truth), [[0, 1], [1 / 2, 1 / 2]])
+
+
+def test_empirical_transition_has_a_row_for_every_context_that_is_asked_for():
+    truth = np.array([[0, 1, 1, 0]])
+    found = empirical_transition(truth, 3)
+    np.testing.assert_allclose(found, [[0, 1, 0], [1 / 2, 1 / 2, 0], [np.nan] * 3])
+
+
 def test_transition_error_follows_the_matching():
     truth = np.array([[0.9, 0.1], [0.3, 0.7]])
     learned = np.array([[0.65, 0.35], [0.1, 0.9]])

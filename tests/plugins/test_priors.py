@@ -11,6 +11,7 @@ from torch.distributions import Dirichlet, kl_divergence
 
 from mbrl_hdp.errors import ConfigError, PluginError
 from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference.auto_guide import AutoGuide
 from mbrl_hdp.inference.elbo import prior_kl
 from mbrl_hdp.inference.prior import ContextPrior, NaturalPrior, StartablePrior
 from mbrl_hdp.probability.sticks import stick_weights
@@ -21,6 +22,7 @@ from mbrl_hdp_priors.rows import MIN_CONCENTRATION
 
 NAMES = ("dirichlet", "hdp", "mle")
 SIZES = (1, 2, 5, 100)
+SQUASHED = dist.TransformedDistribution(dist.Normal(torch.zeros(2), 1.0), [dist.transforms.SigmoidTransform()])
 
 
 class FlatPrior(ContextPrior):
@@ -217,6 +219,28 @@ def test_the_automatic_guides_kl_holds_the_jacobian():
         draws = torch.stack([prior_kl(prior) for _ in range(300)])
     error = draws.std() / math.sqrt(len(draws))
     assert -6 * error < draws.mean() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("fn", "mean"),
+    [
+        (dist.Gamma(torch.tensor([2.0, 3.0]), 4.0).to_event(1), [0.5, 0.75]),
+        (dist.Beta(torch.tensor([1.0, 3.0]), 1.0).to_event(1), [0.5, 0.75]),
+        (dist.HalfCauchy(torch.ones(2)).to_event(1), None),  # its mean is infinite
+        (SQUASHED.to_event(1), None),  # it has none in closed form
+    ],
+)
+def test_the_automatic_guide_starts_at_the_mean_or_at_a_draw(fn, mean):
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    guides = [AutoGuide(lambda: pyro.sample("site", fn)) for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), state)
+    one, two = (dist.transforms.biject_to(fn.support)(guide.raw_locs[0]) for guide in guides)
+    assert torch.equal(one, two)
+    if mean is not None:
+        torch.testing.assert_close(one, torch.tensor(mean))
+    assert bool(fn.support.check(one).all())
+    assert guides[0].raw_scales[0].exp().tolist() == pytest.approx([0.1, 0.1])
 
 
 def test_sites_the_automatic_guide_cannot_serve_are_refused():

@@ -167,8 +167,9 @@ def test_keeping_nothing_or_nonsense_is_refused():
     transition = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
     with pytest.raises(ValueError, match="at least one"):
         distilled_transition(transition, torch.tensor([False, False]))
-    with pytest.raises(ValueError, match="finite"):
-        stationary(torch.tensor([[0.9, torch.nan], [0.2, 0.8]]))
+    for wrong in (torch.nan, torch.inf, -0.1, -3.0):
+        with pytest.raises(ValueError, match="finite numbers of at least 0"):
+            stationary(torch.tensor([[0.9, wrong], [0.2, 0.8]]))
 
 
 def test_keeping_all_changes_nothing_and_the_dtype_stays():

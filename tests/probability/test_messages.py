@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from mbrl_hdp.probability import batched, kernels, passes
 from mbrl_hdp.probability.exact import exact_derivatives, log_messages
 from mbrl_hdp.probability.hmm import filter_contexts, log_evidence, smooth, viterbi
+from mbrl_hdp.probability.scaling import scaled_likelihoods
 from mbrl_hdp.types import ContextChain
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
@@ -265,6 +266,31 @@ def test_wrong_sizes_are_refused(make_chain):
         log_evidence(make_chain(3, seed=0), log_lik, torch.tensor([5, 1]))
     with pytest.raises(ValueError, match="3 contexts"):
         log_evidence(make_chain(2, seed=0), log_lik)
+
+
+HALF, TINY = [[0.5, 0.5], [0.5, 0.5]], 1e-150
+
+
+@pytest.mark.parametrize(
+    ("initial", "transition", "first_log_lik", "is_exact"),
+    [
+        ([0.5, 0.5], HALF, 0.0, [True, True]),
+        ([1.0, TINY], HALF, 0.0, [False, False]),
+        ([TINY, 1.0], HALF, 0.0, [False, False]),
+        ([1.0, 0.0], HALF, 0.0, [True, True]),  # a context that cannot be the first one is no loss
+        ([0.5, 0.5], [[1.0, TINY], [1.0, TINY]], 0.0, [False, True]),  # the second sequence has one step only
+        ([0.5, 0.5], [[1.0, 0.0], [1.0, 0.0]], 0.0, [True, True]),  # nor is one that cannot be entered
+        ([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]], 0.0, [True, True]),
+        ([1.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], 0.0, [False, True]),  # context 1 could be entered, but from itself only
+        ([0.5, 0.5], [[1.0, TINY], [1.0, TINY]], -torch.inf, [True, True]),  # nothing is left to lose
+    ],
+)
+def test_sequences_that_scaled_messages_cannot_carry_are_flagged(engine, initial, transition, first_log_lik, is_exact):
+    initial, transition = (torch.tensor(rows, dtype=torch.float64) for rows in (initial, transition))
+    log_lik, lengths = torch.zeros(2, 2, 2, dtype=torch.float64), torch.tensor([2, 1])
+    log_lik[:, 0] = first_log_lik
+    lik, offset = scaled_likelihoods(initial, transition, log_lik, lengths)
+    assert engine.forward_pass(initial, transition, lik, offset, lengths).is_exact.tolist() == is_exact
 
 
 PROBABILITIES = st.sampled_from([0.0, 0.0, 1e-300, 1e-120, 1e-60, 1e-30, 0.1, 0.5, 1.0])

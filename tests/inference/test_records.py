@@ -1,0 +1,30 @@
+"""Records of results and settings: values that nobody changes behind another's back."""
+
+import dataclasses
+import importlib
+import pkgutil
+
+import pytest
+
+import mbrl_hdp.belief
+import mbrl_hdp.distil
+import mbrl_hdp.inference
+import mbrl_hdp.probability
+
+ROOMS = mbrl_hdp.belief, mbrl_hdp.distil, mbrl_hdp.inference, mbrl_hdp.probability
+# Settings are read from YAML by OmegaConf, a report is filled in when a fit ends, early stopping counts.
+CHANGEABLE = {"EarlyStop", "FitConfig", "FitReport", "Schedule"}
+
+
+def records(room):
+    for found in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+        if not found.ispkg:
+            module = importlib.import_module(found.name)
+            for value in vars(module).values():
+                if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == found.name:
+                    yield value
+
+
+@pytest.mark.parametrize("record", [record for room in ROOMS for record in records(room)], ids=lambda r: r.__name__)
+def test_a_record_is_frozen_unless_it_has_to_change(record):
+    assert record.__dataclass_params__.frozen is (record.__name__ not in CHANGEABLE)
