@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -62,6 +62,26 @@ class Rows:
     def fold_rows(self) -> list[Int[np.ndarray, " n"]]:
         """Rows of every fold."""
         return [np.flatnonzero(self.fold == fold) for fold in range(NUM_FOLDS)]
+
+    def sample(self, num_rows: int, seed: int = 0) -> tuple[Rows, Int[np.ndarray, " m"]]:
+        """Return whole episodes with about `num_rows` rows, drawn at random, and which rows these are."""
+        count = -(-num_rows * self.shape[0] // len(self))
+        if count >= self.shape[0] or count < _FEWEST_EPISODES:
+            return self, np.arange(len(self))
+        chosen = np.sort(np.random.default_rng(seed).choice(self.shape[0], count, replace=False))
+        index = np.flatnonzero(np.isin(self.episode, chosen))
+        part = replace(
+            self,
+            inputs=self.inputs[index],
+            targets=self.targets[index],
+            raw_inputs=self.raw_inputs[index],
+            fold=self.fold[index],
+            episode=np.searchsorted(chosen, self.episode[index]),
+            step=self.step[index],
+            shape=(count, self.shape[1]),
+            lengths=self.lengths[chosen],
+        )
+        return part, index
 
     @cached_property
     def previous(self) -> Int[np.ndarray, " M"]:
