@@ -65,8 +65,8 @@ def rebuild(rows: Rows, candidate: Candidate, num_steps: int = 15) -> Candidate:
     return settle(rows, features, state.weight, state.noise.floor, num_steps)
 
 
-def split(rows: Rows, parent: Candidate, context: int, seed: int = 0) -> list[Candidate]:
-    """Return divisions of one context, best first, after EM with the parent's features.
+def split(rows: Rows, parent: Candidate, context: int, seed: int = 0) -> Candidate:
+    """Return the best division of one context, after EM with the parent's features.
 
     Every start is run as two heads on few features of what the context's head leaves over, on some episodes; the best
     three by evidence (of different labels) go on with all features and all episodes.
@@ -98,8 +98,9 @@ def split(rows: Rows, parent: Candidate, context: int, seed: int = 0) -> list[Ca
             break
     features = parent.features.with_terms(monomials(parent.features.library, 3, 60))
     weights = (start.weight if part is rows else _extended(rows, index, state, context, start) for start in kept)
-    candidates = [settle(rows, features, weight, state.noise.floor) for weight in weights]
-    return sorted(candidates, key=lambda candidate: -candidate.evidence())
+    candidates = [settle(rows, features, weight, state.noise.floor, 5) for weight in weights]
+    best = max(candidates, key=Candidate.evidence)
+    return Candidate(run(rows, features.values, best.state, 15), features)
 
 
 def _agreement(one: np.ndarray, two: np.ndarray) -> float:

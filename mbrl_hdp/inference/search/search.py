@@ -47,7 +47,7 @@ class Verdict:
         gain: evidence per row over the model without the division.
         error: its standard error over episodes.
         beyond_gate: evidence per row over a head that chooses by state and action.
-        region: share of the switching entropy that state and action explain.
+        region: larger share of the entropy of leaving a half that state and action explain.
         stay: smaller probability of staying of the two halves.
         is_accepted: whether the division stands.
     """
@@ -69,8 +69,7 @@ class Structure:
         probability: probability of every context, `N T K`; rows of zeros where nothing was observed.
         transition: chain, `K K`.
         evidence: cross-fitted log evidence per transition.
-        regions: for every context, the largest share of the switching entropy with another that state and action
-            explain.
+        regions: share of the entropy of leaving each context that state and action explain, cross-fitted.
         features: features of the heads.
         history: verdicts on all divisions that were tried.
         time_s: seconds of processor time.
@@ -139,7 +138,7 @@ class _Search:
     def _child(self, current: Candidate, context: int) -> Candidate | None:
         """Return the best division of a context, None where it gains nothing even with plain noise."""
         rows = self.rows
-        child = hold_longer(rows, split(rows, current, context)[0])
+        child = hold_longer(rows, split(rows, current, context))
         if child.evidence() - current.evidence() < _LEAST_CHEAP_GAIN * len(rows):
             return None
         again = hold_longer(rows, rebuild(rows, child))
@@ -155,7 +154,8 @@ class _Search:
         gain, error = gain_of(rows, rich.state, null.state)
         pair = rich.num_contexts - 2, rich.num_contexts - 1
         beyond = float(rich.state.evidence.sum() - gated_evidence(rows, rich.state, pair).sum()) / len(rows)
-        region = region_share(rows, rich.state.weight.argmax(1), pair)
+        labels = rich.state.weight.argmax(1)
+        region = max(region_share(rows, labels, half) for half in pair)
         stay = float(np.diagonal(rich.state.transition)[list(pair)].min())
         is_accepted = (
             gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
@@ -229,17 +229,12 @@ def _sharpened(rows: Rows, current: Candidate, floor: float) -> Candidate:
 
 
 def _structure(rows: Rows, found: Candidate, history: list[Verdict], time_s: float) -> Structure:
-    labels, count = found.state.weight.argmax(1), found.num_contexts
-    regions = np.zeros(count)
-    for i in range(count):
-        for j in range(i + 1, count):
-            share = region_share(rows, labels, (i, j))
-            regions[[i, j]] = np.maximum(regions[[i, j]], share)
+    labels = found.state.weight.argmax(1)
     return Structure(
         probability=rows.pad(found.state.weight),
         transition=found.state.transition,
         evidence=found.evidence() / len(rows),
-        regions=regions,
+        regions=np.array([region_share(rows, labels, context) for context in range(found.num_contexts)]),
         features=found.features,
         history=history,
         time_s=time_s,

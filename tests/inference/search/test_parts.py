@@ -121,6 +121,6 @@ def test_a_gate_replaces_regions_but_not_hidden_contexts():
         for _ in range(3):
             expect(rows, state)
         gains.append(float(state.evidence.sum() - gated_evidence(rows, state, (0, 1)).sum()) / len(rows))
-        shares.append(region_share(rows, labels, (0, 1)))
+        shares.append(region_share(rows, labels, 0))
     assert gains[0] < 0.0 < 0.15 < gains[1]
     assert shares[0] > 0.5 > 0.05 > shares[1]
