@@ -107,16 +107,24 @@ class Rows:
         return torch.as_tensor(self.lengths)
 
 
-def make_rows(data: Trajectories) -> Rows:
-    """Standardise the observed transitions of `data` and cut them into folds."""
+def make_rows(data: Trajectories, like: Rows | None = None) -> Rows:
+    """Standardise the observed transitions of `data` and cut them into folds.
+
+    Args:
+        data: episodes.
+        like: rows whose columns and units are used; None chooses them from the data.
+    """
     is_observed = data.is_observed
     episode, step = np.nonzero(is_observed)
     raw = np.concatenate([data.obs[:, :-1], data.act], -1)[is_observed].astype(np.float64)
     change = (data.obs[:, 1:].astype(np.float64) - data.obs[:, :-1])[is_observed]
-    inputs, targets = _varying(raw), _varying(change)
+    inputs = np.flatnonzero(_varying(raw)) if like is None else like.input_columns
+    targets = np.flatnonzero(_varying(change)) if like is None else like.target_columns
     raw, change = raw[:, inputs], change[:, targets]
-    center, scale = raw.mean(0), raw.std(0)
-    target_center, target_scale = change.mean(0), change.std(0)
+    center, scale = (raw.mean(0), raw.std(0)) if like is None else (like.input_center, like.input_scale)
+    target_center, target_scale = (
+        (change.mean(0), change.std(0)) if like is None else (like.target_center, like.target_scale)
+    )
     return Rows(
         inputs=(raw - center) / scale,
         targets=(change - target_center) / target_scale,
@@ -125,8 +133,8 @@ def make_rows(data: Trajectories) -> Rows:
         input_scale=scale,
         target_center=target_center,
         target_scale=target_scale,
-        input_columns=np.flatnonzero(inputs),
-        target_columns=np.flatnonzero(targets),
+        input_columns=inputs,
+        target_columns=targets,
         fold=_folds(episode, step, data.num_episodes),
         episode=episode,
         step=step,

@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.search.evidence import enriched, gain_of
 from mbrl_hdp.inference.search.features import Features, Library, linear_features, monomials
+from mbrl_hdp.inference.search.labelling import label, part_of
 from mbrl_hdp.inference.search.moves import (
     Candidate,
     drop_small,
@@ -27,6 +29,9 @@ from mbrl_hdp.inference.search.rows import Rows, make_rows
 
 FLOOR = 0.01
 SHARP_FLOOR = 0.002
+# Transitions that are searched at most; the rest is only labelled.
+MOST_ROWS = 12_000
+FORBID, ALLOW = "forbid", "allow"
 # A split must gain this many nats a row over a model without it, whose noise is as rich as the data asks for ...
 LEAST_GAIN = 0.03
 # ... and this many over one larger head that chooses between the halves by state and action alone.
@@ -100,6 +105,7 @@ class _Search:
 
     rows: Rows
     max_contexts: int
+    regions: str
     history: list[Verdict] = field(default_factory=list)
 
     def run(self, current: Candidate) -> Candidate:
@@ -160,7 +166,7 @@ class _Search:
         is_accepted = (
             gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
             and gain > _ERRORS * error
-            and beyond > LEAST_BEYOND_GATE
+            and (self.regions == ALLOW or beyond > LEAST_BEYOND_GATE)
             and stay > _LEAST_STAY
         )
         return Verdict(context, gain, error, beyond, region, stay, bool(is_accepted))
@@ -201,41 +207,51 @@ def _smallest(current: Candidate) -> list[tuple[int, int]]:
 
 
 def find_contexts(
-    data: Trajectories, max_contexts: int = 12, floor: float = FLOOR, sharp_floor: float = SHARP_FLOOR
+    data: Trajectories,
+    max_contexts: int = 12,
+    floor: float = FLOOR,
+    sharp_floor: float = SHARP_FLOOR,
+    regions: str = FORBID,
 ) -> Structure:
     """Find number and labels of the contexts of `data`.
+
+    Of more than 12,000 transitions a random part is searched; then all are labelled in one pass.
 
     Args:
         data: episodes; true contexts are never looked at.
         max_contexts: largest number of contexts.
         floor: smallest noise, in units of each target's spread.
         sharp_floor: where all residuals are near the floor, the search goes on with this one.
+        regions: `forbid`: a context must explain more than one larger head that chooses between its halves by state
+            and action could; `allow`: a context may be a region of the state space.
+
+    Raises:
+        ConfigError: if `regions` is neither.
     """
+    if regions not in (FORBID, ALLOW):
+        raise ConfigError(f"regions must be {FORBID!r} or {ALLOW!r}, got {regions!r}")
     started = time.process_time()
-    rows = make_rows(data)
-    search = _Search(rows, max_contexts)
+    part = part_of(data, MOST_ROWS)
+    rows = make_rows(part)
+    search = _Search(rows, max_contexts, regions)
     current = search.run(one_context(rows, linear_features(Library(rows)), floor))
     spread = np.sqrt(np.diagonal(current.state.noise.covariance))
     if spread.max() < 2.0 * floor and sharp_floor < floor:
         current = search.run(_sharpened(rows, current, sharp_floor))
     rich = enriched(rows, current)
-    return _structure(rows, rich, search.history, time.process_time() - started)
+    labels = rich.state.weight.argmax(1)
+    return Structure(
+        probability=rows.pad(rich.state.weight) if part is data else label(data, rows, current),
+        transition=rich.state.transition,
+        evidence=rich.evidence() / len(rows),
+        regions=np.array([region_share(rows, labels, context) for context in range(rich.num_contexts)]),
+        features=rich.features,
+        history=search.history,
+        time_s=time.process_time() - started,
+    )
 
 
 def _sharpened(rows: Rows, current: Candidate, floor: float) -> Candidate:
     state = current.state.copy()
     state.noise.floor = floor
     return rebuild(rows, Candidate(state, current.features))
-
-
-def _structure(rows: Rows, found: Candidate, history: list[Verdict], time_s: float) -> Structure:
-    labels = found.state.weight.argmax(1)
-    return Structure(
-        probability=rows.pad(found.state.weight),
-        transition=found.state.transition,
-        evidence=found.evidence() / len(rows),
-        regions=np.array([region_share(rows, labels, context) for context in range(found.num_contexts)]),
-        features=found.features,
-        history=history,
-        time_s=time_s,
-    )
