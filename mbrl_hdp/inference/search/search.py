@@ -39,6 +39,8 @@ LEAST_BEYOND_GATE = 0.02
 # A gain within this many standard errors over episodes is chance.
 _ERRORS = 3.0
 _LEAST_CHEAP_GAIN = 0.015
+# No richer noise makes up for a loss of so many nats a row.
+_LARGE_GAIN = 1.0
 # Contexts that act for fewer steps on average are outliers, not contexts.
 _LEAST_STAY = 0.6
 
@@ -179,7 +181,10 @@ class _Search:
             return current
         rich = enriched(rows, current)
         for pair in nearest_pairs(current) + _smallest(current):
-            fewer = hold_longer(rows, without(rows, current, pair))
+            fewer = without(rows, current, pair)
+            if current.evidence() - fewer.evidence() > _LARGE_GAIN * len(rows):
+                continue
+            fewer = hold_longer(rows, fewer)
             gain, error = gain_of(rows, rich.state, enriched(rows, fewer).state)
             if gain < max(LEAST_GAIN, _ERRORS * error):
                 return self._pruned(rebuild(rows, fewer))
