@@ -25,6 +25,8 @@ def test_a_step_solves_the_equation(name):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_stays_finite_and_visits_every_context(name):
+    if name.startswith("mujoco_"):
+        pytest.importorskip("mujoco")
     rollouts = simulate(name, seed=1)
     assert np.isfinite(rollouts.obs).all()
     assert np.abs(rollouts.obs).max() < 1e3
@@ -63,3 +65,38 @@ def test_an_unknown_name_is_refused_with_the_nearest():
         build_system("pendulm")
     with pytest.raises(ConfigError, match="variant"):
         build_system("pendulum", "noisy")
+
+
+def test_stripes_follow_the_position_and_vanish_without_switching():
+    rollouts = simulate("cartpole_stripes", seed=2, num_episodes=5)
+    place = rollouts.obs[:, :-1, 0]
+    np.testing.assert_array_equal(rollouts.context, np.floor(place).astype(int) % 2)
+    assert (simulate("cartpole_stripes", "still", seed=2, num_episodes=5).context == 0).all()
+
+
+def test_contexts_of_mujoco_bodies_reverse_or_disable_joints():
+    pytest.importorskip("mujoco")
+    rng = np.random.default_rng(0)
+    for name, matched in (("mujoco_reacher", [-1.0, 1.0]), ("mujoco_swimmer", [0.0, 1.0])):
+        body = build_system(name)
+        state = body.start(rng, 3)
+        act = rng.uniform(-1.0, 1.0, (3, 2))
+        step = [
+            body.step(state, a, np.full(3, k), np.zeros(1), rng) for a, k in ((act, 1), (act * matched, 0), (act, 0))
+        ]
+        np.testing.assert_allclose(step[0], step[1], atol=1e-12)
+        assert np.abs(step[0] - step[2]).max() > 1e-3
+
+
+def test_a_mujoco_body_moves_as_gymnasium_moves_it():
+    pytest.importorskip("mujoco")
+    import gymnasium
+
+    env = gymnasium.make("Swimmer-v5").unwrapped
+    env.reset(seed=0)
+    body = build_system("mujoco_swimmer")
+    state, act = body.start(np.random.default_rng(1), 1), np.array([[0.4, -0.7]])
+    env.set_state(state[0, :5], state[0, 5:])
+    obs = env.step(act[0])[0]
+    after = body.step(state, act, np.zeros(1, dtype=int), np.zeros(1), np.random.default_rng(0))
+    np.testing.assert_allclose(body.observe(after)[0], obs, atol=1e-8)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mbrl_hdp.envs.systems import linear, machines, oscillators
+from mbrl_hdp.envs.systems import bodies, linear, machines, oscillators
 from mbrl_hdp.envs.systems.system import Rollouts, System
 from mbrl_hdp.errors import ConfigError, did_you_mean
 
@@ -17,7 +17,7 @@ __all__ = ["SYSTEMS", "VARIANTS", "Rollouts", "System", "build_system", "simulat
 
 SYSTEMS: dict[str, Callable[[], System]] = {
     build().name: build for build in (*oscillators.SYSTEMS, *machines.SYSTEMS, *linear.SYSTEMS)
-}
+} | bodies.SYSTEMS
 VARIANTS: dict[str, Callable[[System], System]] = {
     "plain": lambda system: system,
     "process": lambda system: replace(system, process_noise=0.05),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from mbrl_hdp.envs.chains import FloatArray
+from mbrl_hdp.envs.chains import FloatArray, PositionStripes
 from mbrl_hdp.envs.systems.system import System, box_start
 
 _FORWARD_BACK = np.array([[1.0], [-1.0]])
@@ -50,6 +52,11 @@ def cartpole_raw() -> System:
 
     start = box_start([-0.5, -0.5, -3.14, -0.5], [0.5, 0.5, 3.14, 0.5])
     return System("cartpole_raw", derivative, _FORWARD_BACK, start, dt=0.04, noisy=[1, 3])
+
+
+def cartpole_stripes() -> System:
+    """Cart-pole with raw angle whose force is reversed in stripes of the track (the paper's stripes, 1 wide)."""
+    return replace(cartpole_raw(), name="cartpole_stripes", place=PositionStripes(width=1.0))
 
 
 def mountain_car() -> System:
@@ -190,6 +197,6 @@ def quadrotor() -> System:
 
 
 SYSTEMS = (
-    pendulum, pendulum_trig, cartpole_raw, mountain_car, two_link_arm, acrobot, unicycle, car, quadrotor_planar,
-    quadrotor,
+    pendulum, pendulum_trig, cartpole_raw, cartpole_stripes, mountain_car, two_link_arm, acrobot, unicycle, car,
+    quadrotor_planar, quadrotor,
 )  # fmt: skip

@@ -43,6 +43,7 @@ class System:
         noisy: coordinates that process noise enters (it reaches the others through the equation); None is all.
         limit: applied to the state after every step (walls, saturation).
         observe: what is logged of the state; None logs it as it is.
+        place: context at every state, `B S` -> `B`, where position decides; None: contexts switch at random.
         switch: probability of a switch after the cool-off.
         cool_off: steps that a context acts at least.
         process_noise: standard deviation of the noise of a step, in units of the spread of that coordinate's change.
@@ -59,6 +60,7 @@ class System:
     noisy: Sequence[int] | None = None
     limit: Callable[[FloatArray], FloatArray] | None = None
     observe: Callable[[FloatArray], FloatArray] | None = None
+    place: Callable[[FloatArray], IntArray] | None = None
     switch: float = 0.1
     cool_off: int = 5
     process_noise: float = 0.0
@@ -76,7 +78,7 @@ class System:
 
     def still(self) -> System:
         """Return the system that stays in its first context for ever."""
-        return replace(self, contexts=self.contexts[:1])
+        return replace(self, contexts=self.contexts[:1], place=None)
 
     def simulate(self, num_episodes: int = 100, num_steps: int = 100, seed: int = 0) -> Rollouts:
         """Simulate episodes under random actions."""
@@ -103,6 +105,8 @@ class System:
         act = rng.uniform(-1.0, 1.0, (num_episodes, num_steps, self.act_dim))
         states = [self.start(rng, num_episodes)]
         for t in range(num_steps):
+            if self.place is not None:
+                context[:, t] = self.place(states[-1])
             states.append(self.step(states[-1], act[:, t], context[:, t], noise, rng))
         path = np.stack(states, 1)
         return path, path if self.observe is None else self.observe(path), act, context

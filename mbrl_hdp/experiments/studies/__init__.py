@@ -17,6 +17,7 @@ _STUDIES = {
     "chain_bias": "chain_bias",
     "recipes": "recipes",
     "theorem3": "theorem3",
+    "systems": "systems",
 }
 
 

@@ -153,7 +153,7 @@ def cell_key(settings: Settings) -> str:
 
 def cell_words(settings: Settings) -> str:
     """Return a cell's name for people: what is short enough to be read."""
-    shown = ("family", "switch", "variant", "prior", "max_contexts", "agent", "failure", "profile", "seed")
+    shown = ("family", "switch", "system", "variant", "prior", "max_contexts", "agent", "failure", "profile", "seed")
     words = {key: settings[key]["name"] if key == "prior" else settings[key] for key in shown if key in settings}
     return " ".join(f"{key}={value}" for key, value in words.items())
 

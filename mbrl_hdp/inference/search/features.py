@@ -57,10 +57,15 @@ class Library:
 
     def evaluate(self, term: Term) -> Float[np.ndarray, " M"]:
         """Return a term on all rows."""
-        value = np.ones(len(self.rows))
-        for factor in term:
-            value = value * factor(self.rows.inputs, self.rows.raw_inputs)
-        return value
+        return evaluate(term, self.rows)
+
+
+def evaluate(term: Term, rows: Rows) -> Float[np.ndarray, " M"]:
+    """Return a term on some rows."""
+    value = np.ones(len(rows))
+    for factor in term:
+        value = value * factor(rows.inputs, rows.raw_inputs)
+    return value
 
 
 def _factors(rows: Rows, column: int) -> list[Factor]:
@@ -89,11 +94,22 @@ class Features:
         return np.stack([self.library.evaluate(term) for term in self.terms], 1)
 
     @cached_property
-    def values(self) -> Float[np.ndarray, "M D"]:
-        """Values of the terms, centred and scaled (the constant is one)."""
+    def moments(self) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
+        """Mean and spread of the terms (0 and 1 for the constant)."""
         center, scale = self.products.mean(0), self.products.std(0)
         center[0], scale[0] = 0.0, 1.0
-        return (self.products - center) / np.maximum(scale, 1e-9)
+        return center, np.maximum(scale, 1e-9)
+
+    @cached_property
+    def values(self) -> Float[np.ndarray, "M D"]:
+        """Values of the terms, centred and scaled (the constant is one)."""
+        center, scale = self.moments
+        return (self.products - center) / scale
+
+    def on(self, rows: Rows) -> Float[np.ndarray, "m D"]:
+        """Return the values on other rows, centred and scaled as here."""
+        center, scale = self.moments
+        return (np.stack([evaluate(term, rows) for term in self.terms], 1) - center) / scale
 
     def __len__(self) -> int:
         """Return the number of terms."""

@@ -54,7 +54,7 @@ def grow(
         if not more:
             break
         now = now.with_terms(more)
-        state = fitted(rows, now, weight, floor, offset)
+        maximise(rows, now.values, state, num_noise=2)
         value = loss(rows, state)
         failures += 1
         if value < best_loss - max(0.003, least_gain * (len(now) - len(best))):

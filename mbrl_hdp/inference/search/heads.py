@@ -8,6 +8,9 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from mbrl_hdp.inference.search.rows import NUM_FOLDS, Rows
 
+# Rows that belong to a context less than this are left out of its head: the cost then hardly grows with the contexts.
+_LEAST_WEIGHT = 1e-3
+
 
 def cross_predict(
     rows: Rows,
@@ -23,9 +26,10 @@ def cross_predict(
         grams = np.empty((NUM_FOLDS, width, width))
         moments = np.empty((NUM_FOLDS, width, targets.shape[1]))
         for fold, index in enumerate(rows.fold_rows):
-            part = features[index]
-            scaled = part * weight[index, context : context + 1]
-            grams[fold], moments[fold] = scaled.T @ part, scaled.T @ targets[index]
+            used = index[weight[index, context] > _LEAST_WEIGHT]
+            part = features[used]
+            scaled = part * weight[used, context : context + 1]
+            grams[fold], moments[fold] = scaled.T @ part, scaled.T @ targets[used]
         gram, moment = grams.sum(0), moments.sum(0)
         for fold, index in enumerate(rows.fold_rows):
             head = solve_ridge(gram - grams[fold], moment - moments[fold], ridge)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from mbrl_hdp.inference.search.em import State, expect, maximise, run, start_state
 from mbrl_hdp.inference.search.features import Features, linear_features, monomials
 from mbrl_hdp.inference.search.growth import fitted, grow, loss, with_polynomials
-from mbrl_hdp.inference.search.heads import cross_predict
+from mbrl_hdp.inference.search.heads import cross_predict, solve_ridge
 from mbrl_hdp.inference.search.rows import Rows
 from mbrl_hdp.inference.search.starts import signed_splits
 
@@ -18,6 +18,9 @@ from mbrl_hdp.inference.search.starts import signed_splits
 _PATIENCE = ((1.0, 1e-2), (0.4, 1e-3))
 _VOTES = 1.0
 _RARELY = 1e-3
+# Starts are compared on about this many rows; so many different ones go on.
+_START_ROWS = 4000
+_MOST_STARTS = 3
 _SMALLEST_SHARE = 0.02
 
 
@@ -62,39 +65,42 @@ def rebuild(rows: Rows, candidate: Candidate, num_steps: int = 15) -> Candidate:
     return settle(rows, features, state.weight, state.noise.floor, num_steps)
 
 
-def split(rows: Rows, parent: Candidate, context: int, seed: int = 0) -> list[Candidate]:
-    """Return divisions of one context, best first, after EM with the parent's features.
+def split(rows: Rows, parent: Candidate, context: int, seed: int = 0) -> Candidate:
+    """Return the best division of one context, after EM with the parent's features.
 
-    Every start is run as two heads on few features of what the context's head leaves over; the best two by evidence
-    (of different labels) go on with all features.
+    Every start is run as two heads on few features of what the context's head leaves over, on some episodes; the best
+    three by evidence (of different labels) go on with all features and all episodes.
     """
     state = parent.state
     share = state.weight[:, context]
     residual = state.residuals[context]
     spread = np.sqrt(np.average(np.square(residual), axis=0, weights=share + 1e-12))
     scores = signed_splits(rows, residual / np.maximum(spread, state.noise.floor), share, seed, num_directions=1)
-    found: list[tuple[float, np.ndarray]] = []
+    part, index = rows.sample(_START_ROWS, seed)
+    starts: list[_Start] = []
     widths: set[int] = set()
     for degree in (1, 2, 3):
         basis = Features(parent.features.library, monomials(parent.features.library, degree, 60))
         if len(basis) in widths:
             break
         widths.add(len(basis))
-        found += [
-            _two_heads(rows, state, context, score, basis.values, *patience)
+        starts += [
+            _two_heads(part, index, state, context, score, basis.values, *patience)
             for score in scores
             for patience in _PATIENCE
         ]
-    found.sort(key=lambda pair: -pair[0])
-    kept: list[np.ndarray] = []
-    for _, weight in found:
-        if all(_agreement(weight[:, -2:], other[:, -2:]) < 0.9 for other in kept):
-            kept.append(weight)
-        if len(kept) == 3:
+    starts.sort(key=lambda start: -start.evidence)
+    kept: list[_Start] = []
+    for start in starts:
+        if all(_agreement(start.weight[:, -2:], other.weight[:, -2:]) < 0.9 for other in kept):
+            kept.append(start)
+        if len(kept) == _MOST_STARTS:
             break
     features = parent.features.with_terms(monomials(parent.features.library, 3, 60))
-    candidates = [settle(rows, features, weight, state.noise.floor) for weight in kept]
-    return sorted(candidates, key=lambda candidate: -candidate.evidence())
+    weights = (start.weight if part is rows else _extended(rows, index, state, context, start) for start in kept)
+    candidates = [settle(rows, features, weight, state.noise.floor, 5) for weight in weights]
+    best = max(candidates, key=Candidate.evidence)
+    return Candidate(run(rows, features.values, best.state, 15), features)
 
 
 def _agreement(one: np.ndarray, two: np.ndarray) -> float:
@@ -105,27 +111,30 @@ def _agreement(one: np.ndarray, two: np.ndarray) -> float:
     return max(same, crossed)
 
 
+@dataclass(frozen=True)
+class _Start:
+    """A division of one context on some episodes; its halves are the last two contexts."""
+
+    evidence: float
+    weight: Float[np.ndarray, "m K"]
+    basis: Float[np.ndarray, "M D"]
+    trial: State
+
+
 def _two_heads(
-    rows: Rows,
-    state: State,
-    context: int,
-    score: Float[np.ndarray, " M"],
-    basis: Float[np.ndarray, "M D"],
-    votes: float,
-    leave: float,
-) -> tuple[float, Float[np.ndarray, "M K"]]:
-    """Run EM in which only the two halves of a context move; return the evidence and the context probabilities."""
+    part: Rows, index: np.ndarray, state: State, context: int, score: Float[np.ndarray, " M"],
+    basis: Float[np.ndarray, "M D"], votes: float, leave: float,
+) -> _Start:  # fmt: skip
+    """Run EM on some episodes, in which only the two halves of a context move."""
     others = [k for k in range(state.num_contexts) if k != context]
-    share = state.weight[:, context]
+    share, score = state.weight[index, context], score[index]
     halves = np.stack([share * (0.5 + 0.45 * score), share * (0.5 - 0.45 * score)], 1)
-    trial = start_state(rows, np.concatenate([state.weight[:, others], halves], 1), state.noise.floor)
-    target = state.residuals[context]
-    fixed = state.residuals[others]
+    trial = start_state(part, np.concatenate([state.weight[index][:, others], halves], 1), state.noise.floor)
+    target, fixed, design = state.residuals[context][index], state.residuals[others][:, index], basis[index]
     last = -np.inf
     for step in range(14):
         robust = 1.0 if trial.robust is None else trial.robust[:, -2:]
-        ridge = float(np.clip(np.diagonal(trial.noise.covariance).mean(), 1e-4, 1.0))
-        left = target - cross_predict(rows, basis, target, trial.weight[:, -2:] * robust, ridge)
+        left = target - cross_predict(part, design, target, trial.weight[:, -2:] * robust, _ridge(trial))
         trial.residuals = np.concatenate([fixed, left])
         if trial.robust is None:
             trial.noise.covariance = state.noise.covariance.copy()
@@ -133,13 +142,36 @@ def _two_heads(
         trial.noise.update(trial.residuals, trial.weight, trial.robust)
         trial.log_lik, trial.robust = trial.noise.log_density(trial.residuals)
         if step < 7:
-            expect(rows, trial, votes, leave)
+            expect(part, trial, votes, leave)
             continue
-        expect(rows, trial)
-        if trial.evidence.sum() - last < 1e-3 * len(rows):
+        expect(part, trial)
+        if trial.evidence.sum() - last < 1e-3 * len(part):
             break
         last = trial.evidence.sum()
-    return float(trial.evidence.sum()), trial.weight
+    return _Start(float(trial.evidence.sum()), trial.weight, basis, trial)
+
+
+def _ridge(trial: State) -> float:
+    return float(np.clip(np.diagonal(trial.noise.covariance).mean(), 1e-4, 1.0))
+
+
+def _extended(
+    rows: Rows, index: np.ndarray, state: State, context: int, start: _Start
+) -> Float[np.ndarray, "M K"]:  # fmt: skip
+    """Return the context probabilities of all rows under the heads that a start found on some episodes."""
+    others = [k for k in range(state.num_contexts) if k != context]
+    design, target = start.basis[index], state.residuals[context]
+    left = []
+    for half in start.weight[:, -2:].T:
+        scaled = design * half[:, None]
+        left.append(
+            target - start.basis @ solve_ridge(scaled.T @ design, scaled.T @ target[index], _ridge(start.trial))
+        )
+    whole = start_state(rows, np.zeros((len(rows), state.num_contexts + 1)), state.noise.floor)
+    whole.transition = start.trial.transition
+    whole.log_lik = start.trial.noise.log_density(np.concatenate([state.residuals[others], np.stack(left)]))[0]
+    expect(rows, whole, learn_chain=False)
+    return whole.weight
 
 
 def hold_longer(rows: Rows, candidate: Candidate, num_steps: int = 6, leave: float = _RARELY) -> Candidate:

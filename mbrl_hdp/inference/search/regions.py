@@ -9,31 +9,30 @@ from mbrl_hdp.inference.search.em import State, expect, start_state
 from mbrl_hdp.inference.search.forest import cross_probability
 from mbrl_hdp.inference.search.rows import Rows
 
+# Rows that a share is computed from at most.
+_MOST_ROWS = 4000
 
-def region_share(rows: Rows, labels: Int[np.ndarray, " M"], pair: tuple[int, int]) -> float:
-    """Return 1 - H(switch | last context, x) / H(switch | last context) between two contexts.
 
-    Zero: when a switch happens does not depend on state and action. One: they decide it. A context that is a region
+def region_share(rows: Rows, labels: Int[np.ndarray, " M"], context: int, seed: int = 0) -> float:
+    """Return 1 - H(leave | x) / H(leave) for the steps after one context: whether it is left, explained by x.
+
+    Zero: when the context is left does not depend on state and action. One: they decide it. A context that is a region
     of the state space is near one, a hidden one near zero.
     """
     before = np.where(rows.previous >= 0, labels[rows.previous], -1)
-    explained = total = 0.0
-    for origin in pair:
-        index = np.flatnonzero((before == origin) & np.isin(labels, pair))
-        if len(index) < 50:
-            continue
-        event = (labels[index] != origin).astype(np.float64)
-        if event.sum() < 5 or event.sum() > len(event) - 5:
-            continue
-        fold = rows.fold[index]
-        chance = np.empty(len(index))
-        for number in np.unique(fold):
-            inside = fold == number
-            chance[inside] = (event[~inside].sum() + 0.5) / ((~inside).sum() + 1.0)
-        informed = cross_probability(rows.inputs[index], event, fold)
-        total += _surprise(event, chance)
-        explained += _surprise(event, chance) - _surprise(event, informed)
-    return max(0.0, explained / total) if total > 0.0 else 0.0
+    index = np.flatnonzero(before == context)
+    if len(index) > _MOST_ROWS:
+        index = np.sort(np.random.default_rng(seed).choice(index, _MOST_ROWS, replace=False))
+    event = (labels[index] != context).astype(np.float64)
+    if len(index) < 50 or not 5 <= event.sum() <= len(event) - 5:
+        return 0.0
+    fold = rows.fold[index]
+    chance = np.empty(len(index))
+    for number in np.unique(fold):
+        inside = fold == number
+        chance[inside] = (event[~inside].sum() + 0.5) / ((~inside).sum() + 1.0)
+    informed = cross_probability(rows.inputs[index], event, fold)
+    return max(0.0, 1.0 - _surprise(event, informed) / _surprise(event, chance))
 
 
 def gated_evidence(rows: Rows, state: State, pair: tuple[int, int]) -> Float[np.ndarray, " N"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -63,6 +63,26 @@ class Rows:
         """Rows of every fold."""
         return [np.flatnonzero(self.fold == fold) for fold in range(NUM_FOLDS)]
 
+    def sample(self, num_rows: int, seed: int = 0) -> tuple[Rows, Int[np.ndarray, " m"]]:
+        """Return whole episodes with about `num_rows` rows, drawn at random, and which rows these are."""
+        count = -(-num_rows * self.shape[0] // len(self))
+        if count >= self.shape[0] or count < _FEWEST_EPISODES:
+            return self, np.arange(len(self))
+        chosen = np.sort(np.random.default_rng(seed).choice(self.shape[0], count, replace=False))
+        index = np.flatnonzero(np.isin(self.episode, chosen))
+        part = replace(
+            self,
+            inputs=self.inputs[index],
+            targets=self.targets[index],
+            raw_inputs=self.raw_inputs[index],
+            fold=self.fold[index],
+            episode=np.searchsorted(chosen, self.episode[index]),
+            step=self.step[index],
+            shape=(count, self.shape[1]),
+            lengths=self.lengths[chosen],
+        )
+        return part, index
+
     @cached_property
     def previous(self) -> Int[np.ndarray, " M"]:
         """Row of the step before every row, -1 where there is none."""
@@ -87,16 +107,24 @@ class Rows:
         return torch.as_tensor(self.lengths)
 
 
-def make_rows(data: Trajectories) -> Rows:
-    """Standardise the observed transitions of `data` and cut them into folds."""
+def make_rows(data: Trajectories, like: Rows | None = None) -> Rows:
+    """Standardise the observed transitions of `data` and cut them into folds.
+
+    Args:
+        data: episodes.
+        like: rows whose columns and units are used; None chooses them from the data.
+    """
     is_observed = data.is_observed
     episode, step = np.nonzero(is_observed)
     raw = np.concatenate([data.obs[:, :-1], data.act], -1)[is_observed].astype(np.float64)
     change = (data.obs[:, 1:].astype(np.float64) - data.obs[:, :-1])[is_observed]
-    inputs, targets = _varying(raw), _varying(change)
+    inputs = np.flatnonzero(_varying(raw)) if like is None else like.input_columns
+    targets = np.flatnonzero(_varying(change)) if like is None else like.target_columns
     raw, change = raw[:, inputs], change[:, targets]
-    center, scale = raw.mean(0), raw.std(0)
-    target_center, target_scale = change.mean(0), change.std(0)
+    center, scale = (raw.mean(0), raw.std(0)) if like is None else (like.input_center, like.input_scale)
+    target_center, target_scale = (
+        (change.mean(0), change.std(0)) if like is None else (like.target_center, like.target_scale)
+    )
     return Rows(
         inputs=(raw - center) / scale,
         targets=(change - target_center) / target_scale,
@@ -105,8 +133,8 @@ def make_rows(data: Trajectories) -> Rows:
         input_scale=scale,
         target_center=target_center,
         target_scale=target_scale,
-        input_columns=np.flatnonzero(inputs),
-        target_columns=np.flatnonzero(targets),
+        input_columns=inputs,
+        target_columns=targets,
         fold=_folds(episode, step, data.num_episodes),
         episode=episode,
         step=step,

@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.search.evidence import enriched, gain_of
 from mbrl_hdp.inference.search.features import Features, Library, linear_features, monomials
+from mbrl_hdp.inference.search.labelling import label, part_of
 from mbrl_hdp.inference.search.moves import (
     Candidate,
     drop_small,
@@ -27,6 +29,9 @@ from mbrl_hdp.inference.search.rows import Rows, make_rows
 
 FLOOR = 0.01
 SHARP_FLOOR = 0.002
+# Transitions that are searched at most; the rest is only labelled.
+MOST_ROWS = 12_000
+FORBID, ALLOW = "forbid", "allow"
 # A split must gain this many nats a row over a model without it, whose noise is as rich as the data asks for ...
 LEAST_GAIN = 0.03
 # ... and this many over one larger head that chooses between the halves by state and action alone.
@@ -34,6 +39,8 @@ LEAST_BEYOND_GATE = 0.02
 # A gain within this many standard errors over episodes is chance.
 _ERRORS = 3.0
 _LEAST_CHEAP_GAIN = 0.015
+# No richer noise makes up for a loss of so many nats a row.
+_LARGE_GAIN = 1.0
 # Contexts that act for fewer steps on average are outliers, not contexts.
 _LEAST_STAY = 0.6
 
@@ -47,7 +54,7 @@ class Verdict:
         gain: evidence per row over the model without the division.
         error: its standard error over episodes.
         beyond_gate: evidence per row over a head that chooses by state and action.
-        region: share of the switching entropy that state and action explain.
+        region: larger share of the entropy of leaving a half that state and action explain.
         stay: smaller probability of staying of the two halves.
         is_accepted: whether the division stands.
     """
@@ -69,8 +76,7 @@ class Structure:
         probability: probability of every context, `N T K`; rows of zeros where nothing was observed.
         transition: chain, `K K`.
         evidence: cross-fitted log evidence per transition.
-        regions: for every context, the largest share of the switching entropy with another that state and action
-            explain.
+        regions: share of the entropy of leaving each context that state and action explain, cross-fitted.
         features: features of the heads.
         history: verdicts on all divisions that were tried.
         time_s: seconds of processor time.
@@ -101,6 +107,7 @@ class _Search:
 
     rows: Rows
     max_contexts: int
+    regions: str
     history: list[Verdict] = field(default_factory=list)
 
     def run(self, current: Candidate) -> Candidate:
@@ -139,7 +146,7 @@ class _Search:
     def _child(self, current: Candidate, context: int) -> Candidate | None:
         """Return the best division of a context, None where it gains nothing even with plain noise."""
         rows = self.rows
-        child = hold_longer(rows, split(rows, current, context)[0])
+        child = hold_longer(rows, split(rows, current, context))
         if child.evidence() - current.evidence() < _LEAST_CHEAP_GAIN * len(rows):
             return None
         again = hold_longer(rows, rebuild(rows, child))
@@ -155,12 +162,13 @@ class _Search:
         gain, error = gain_of(rows, rich.state, null.state)
         pair = rich.num_contexts - 2, rich.num_contexts - 1
         beyond = float(rich.state.evidence.sum() - gated_evidence(rows, rich.state, pair).sum()) / len(rows)
-        region = region_share(rows, rich.state.weight.argmax(1), pair)
+        labels = rich.state.weight.argmax(1)
+        region = max(region_share(rows, labels, half) for half in pair)
         stay = float(np.diagonal(rich.state.transition)[list(pair)].min())
         is_accepted = (
             gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
             and gain > _ERRORS * error
-            and beyond > LEAST_BEYOND_GATE
+            and (self.regions == ALLOW or beyond > LEAST_BEYOND_GATE)
             and stay > _LEAST_STAY
         )
         return Verdict(context, gain, error, beyond, region, stay, bool(is_accepted))
@@ -173,7 +181,10 @@ class _Search:
             return current
         rich = enriched(rows, current)
         for pair in nearest_pairs(current) + _smallest(current):
-            fewer = hold_longer(rows, without(rows, current, pair))
+            fewer = without(rows, current, pair)
+            if current.evidence() - fewer.evidence() > _LARGE_GAIN * len(rows):
+                continue
+            fewer = hold_longer(rows, fewer)
             gain, error = gain_of(rows, rich.state, enriched(rows, fewer).state)
             if gain < max(LEAST_GAIN, _ERRORS * error):
                 return self._pruned(rebuild(rows, fewer))
@@ -201,46 +212,51 @@ def _smallest(current: Candidate) -> list[tuple[int, int]]:
 
 
 def find_contexts(
-    data: Trajectories, max_contexts: int = 12, floor: float = FLOOR, sharp_floor: float = SHARP_FLOOR
+    data: Trajectories,
+    max_contexts: int = 12,
+    floor: float = FLOOR,
+    sharp_floor: float = SHARP_FLOOR,
+    regions: str = FORBID,
 ) -> Structure:
     """Find number and labels of the contexts of `data`.
+
+    Of more than 12,000 transitions a random part is searched; then all are labelled in one pass.
 
     Args:
         data: episodes; true contexts are never looked at.
         max_contexts: largest number of contexts.
         floor: smallest noise, in units of each target's spread.
         sharp_floor: where all residuals are near the floor, the search goes on with this one.
+        regions: `forbid`: a context must explain more than one larger head that chooses between its halves by state
+            and action could; `allow`: a context may be a region of the state space.
+
+    Raises:
+        ConfigError: if `regions` is neither.
     """
+    if regions not in (FORBID, ALLOW):
+        raise ConfigError(f"regions must be {FORBID!r} or {ALLOW!r}, got {regions!r}")
     started = time.process_time()
-    rows = make_rows(data)
-    search = _Search(rows, max_contexts)
+    part = part_of(data, MOST_ROWS)
+    rows = make_rows(part)
+    search = _Search(rows, max_contexts, regions)
     current = search.run(one_context(rows, linear_features(Library(rows)), floor))
     spread = np.sqrt(np.diagonal(current.state.noise.covariance))
     if spread.max() < 2.0 * floor and sharp_floor < floor:
         current = search.run(_sharpened(rows, current, sharp_floor))
     rich = enriched(rows, current)
-    return _structure(rows, rich, search.history, time.process_time() - started)
+    labels = rich.state.weight.argmax(1)
+    return Structure(
+        probability=rows.pad(rich.state.weight) if part is data else label(data, rows, current),
+        transition=rich.state.transition,
+        evidence=rich.evidence() / len(rows),
+        regions=np.array([region_share(rows, labels, context) for context in range(rich.num_contexts)]),
+        features=rich.features,
+        history=search.history,
+        time_s=time.process_time() - started,
+    )
 
 
 def _sharpened(rows: Rows, current: Candidate, floor: float) -> Candidate:
     state = current.state.copy()
     state.noise.floor = floor
     return rebuild(rows, Candidate(state, current.features))
-
-
-def _structure(rows: Rows, found: Candidate, history: list[Verdict], time_s: float) -> Structure:
-    labels, count = found.state.weight.argmax(1), found.num_contexts
-    regions = np.zeros(count)
-    for i in range(count):
-        for j in range(i + 1, count):
-            share = region_share(rows, labels, (i, j))
-            regions[[i, j]] = np.maximum(regions[[i, j]], share)
-    return Structure(
-        probability=rows.pad(found.state.weight),
-        transition=found.state.transition,
-        evidence=found.evidence() / len(rows),
-        regions=regions,
-        features=found.features,
-        history=history,
-        time_s=time_s,
-    )

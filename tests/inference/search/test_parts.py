@@ -11,6 +11,8 @@ from mbrl_hdp.inference.search.features import Factor, Library, best_products, l
 from mbrl_hdp.inference.search.forest import cross_probability
 from mbrl_hdp.inference.search.growth import fitted, grow
 from mbrl_hdp.inference.search.heads import cross_predict
+from mbrl_hdp.inference.search.labelling import label, part_of
+from mbrl_hdp.inference.search.moves import settle
 from mbrl_hdp.inference.search.noise import DEGREES, Noise, predict_from_past
 from mbrl_hdp.inference.search.regions import gated_evidence, region_share
 from mbrl_hdp.inference.search.rows import make_rows
@@ -121,6 +123,43 @@ def test_a_gate_replaces_regions_but_not_hidden_contexts():
         for _ in range(3):
             expect(rows, state)
         gains.append(float(state.evidence.sum() - gated_evidence(rows, state, (0, 1)).sum()) / len(rows))
-        shares.append(region_share(rows, labels, (0, 1)))
+        shares.append(region_share(rows, labels, 0))
     assert gains[0] < 0.0 < 0.15 < gains[1]
     assert shares[0] > 0.5 > 0.05 > shares[1]
+
+
+def test_a_sample_of_rows_is_whole_episodes_in_the_units_of_all():
+    rows = rows_of("pendulum", num_episodes=40)
+    part, index = rows.sample(1500)
+    assert part.shape[0] == 15
+    assert len(part) == 1500
+    np.testing.assert_array_equal(part.inputs, rows.inputs[index])
+    np.testing.assert_array_equal(part.fold, rows.fold[index])
+    before = np.where(rows.previous[index] >= 0, rows.inputs[rows.previous[index], 0], np.nan)
+    np.testing.assert_array_equal(before, np.where(part.previous >= 0, part.inputs[part.previous, 0], np.nan))
+
+
+def test_a_part_of_large_data_is_made_of_its_transitions():
+    obs = np.arange(2 * 1001.0).reshape(2, 1001, 1)
+    data = Trajectories(obs=obs, act=obs[:, :-1] + 0.5, lengths=[1000, 730])
+    part = part_of(data, 600)
+    assert 400 <= part.num_transitions <= 600
+    for i in range(part.num_episodes):
+        length = int(part.lengths[i])
+        begin = part.obs[i, 0, 0]
+        np.testing.assert_array_equal(part.obs[i, : length + 1, 0], begin + np.arange(length + 1))
+        np.testing.assert_array_equal(part.act[i, :length, 0], part.obs[i, :length, 0] + 0.5)
+        assert begin % 1001 + length <= data.lengths[int(begin // 1001)]
+    assert part_of(data, 1730) is data
+
+
+def test_labels_of_other_episodes_come_from_the_heads_that_were_found():
+    rollouts = simulate("linear_4d_2", seed=7, num_episodes=40)
+    data = Trajectories(obs=rollouts.obs, act=rollouts.act)
+    few = data.select(np.arange(20))
+    rows = make_rows(few)
+    truth = rollouts.context[:20][rows.episode, rows.step]
+    found = settle(rows, linear_features(Library(rows)), 0.98 * np.eye(2)[truth] + 0.01, 0.01)
+    probability = label(data, rows, found)
+    assert (probability.argmax(-1) == rollouts.context).mean() > 0.99
+    np.testing.assert_allclose(probability.sum(-1), 1.0, atol=1e-9)
