@@ -1,4 +1,4 @@
-"""Built-in structures of the per-context transition model: `delta_mlp`, `linear`, `cartpole`, `drone`, `vehicle`."""
+"""Built-in structures of the per-context transition model: `sparse`, `delta_mlp`, `linear`, `cartpole`, `drone`, `vehicle`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mbrl_hdp_dynamics.delta_mlp import (
 )
 from mbrl_hdp_dynamics.drone import DroneConfig, DroneDynamics, build_drone
 from mbrl_hdp_dynamics.linear import LinearConfig, LinearDynamics, build_linear
+from mbrl_hdp_dynamics.sparse import SparseConfig, SparseDynamics, build_sparse
 from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics
 from mbrl_hdp_dynamics.vehicle import VehicleConfig, VehicleDynamics, build_vehicle
 
@@ -27,6 +28,8 @@ __all__ = [
     "HeadsConfig",
     "LinearConfig",
     "LinearDynamics",
+    "SparseConfig",
+    "SparseDynamics",
     "StructuredDynamics",
     "VehicleConfig",
     "VehicleDynamics",
@@ -39,6 +42,7 @@ def mbrl_hdp_register_dynamics() -> Iterable[PluginSpec[ContextDynamics]]:
     """Register the built-in structures."""
     return [
         PluginSpec("delta_mlp", DeltaMlpConfig, build_delta_mlp, "a network per context for the change of any state"),
+        PluginSpec("sparse", SparseConfig, build_sparse, "sums of products, sines and hinges chosen from the data"),
         PluginSpec("linear", LinearConfig, build_linear, "an affine map per context: the switching linear model"),
         PluginSpec("cartpole", CartpoleConfig, build_cartpole, "cart-pole: sine and cosine of the pole's angle"),
         PluginSpec("drone", DroneConfig, build_drone, "drone: networks for accelerations, kinematics for the rest"),
