@@ -1,7 +1,7 @@
 """Features as text: how the terms of the structure search are written into a model's settings and read back.
 
-A term is a product of factors, as in `x0*x2*sin(2.0*r1)`: `x2` is input column 2 of (obs, act), standardised, `r2` the same
-column in its own units; factors are `x2`, `sin(W*r2)`, `cos(W*r2)` and `max(x2-KNOT,0)`. The constant is `1`.
+A term is a product of factors, as in `x0*x2*sin(2.0*r1)`: `x2` is input column 2 of (obs, act), standardised, `r2` the
+same column in its own units; factors are `x2`, `sin(W*r2)`, `cos(W*r2)` and `max(x2-KNOT,0)`. The constant is `1`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FACTOR = re.compile(
 
 def term_texts(features: Features) -> list[str]:
     """Return the chosen terms as text, the constant first."""
-    columns = features.library.rows.input_columns
+    columns = features.library.rows.input_columns.tolist()
     return [term_text(term, columns) for term in features.terms]
 
 
@@ -46,7 +46,7 @@ def read_term(text: str, num_inputs: int, key: str = "dynamics.terms") -> Term:
     while rest != "1" and position < len(rest):
         found = _FACTOR.match(rest, position)
         if found is None or (found.end() < len(rest) and rest[found.end()] != "*"):
-            raise ConfigError(f"{key}: {text!r} is no product of factors like x0, sin(2.0*r1), cos(2.0*r1), max(x0-0.5,0)")
+            raise ConfigError(f"{key}: {text!r} is no product of factors like x0, sin(2.0*r1), max(x0-0.5,0)")
         factors.append(_read_factor(found))
         position = found.end() + 1
         if position == len(rest):

@@ -1,4 +1,4 @@
-"""Built-in structures of the per-context transition model: `sparse`, `delta_mlp`, `linear`, `cartpole`, `drone`, `vehicle`."""
+"""Built-in structures of the per-context transition model, and `auto`, which compares the general ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from mbrl_hdp.hooks import PluginSpec, hookimpl
 from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp_dynamics.auto import AutoConfig, build_auto
 from mbrl_hdp_dynamics.delta_mlp import (
     CartpoleConfig,
     DeltaMlpConfig,
@@ -20,6 +21,7 @@ from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics
 from mbrl_hdp_dynamics.vehicle import VehicleConfig, VehicleDynamics, build_vehicle
 
 __all__ = [
+    "AutoConfig",
     "CartpoleConfig",
     "DeltaMlpConfig",
     "DeltaMlpDynamics",
@@ -41,6 +43,7 @@ __all__ = [
 def mbrl_hdp_register_dynamics() -> Iterable[PluginSpec[ContextDynamics]]:
     """Register the built-in structures."""
     return [
+        PluginSpec("auto", AutoConfig, build_auto, "sparse, linear or delta_mlp: what predicts held-out episodes best"),
         PluginSpec("delta_mlp", DeltaMlpConfig, build_delta_mlp, "a network per context for the change of any state"),
         PluginSpec("sparse", SparseConfig, build_sparse, "sums of products, sines and hinges chosen from the data"),
         PluginSpec("linear", LinearConfig, build_linear, "an affine map per context: the switching linear model"),

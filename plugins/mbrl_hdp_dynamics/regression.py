@@ -1,4 +1,4 @@
-"""Bayesian linear regression in closed form: normal-inverse-gamma posteriors, their prior precision chosen by evidence."""
+"""Bayesian linear regression in closed form: normal-inverse-gamma posteriors, prior precision chosen by evidence."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`sparse`: heads linear in features chosen from the data, with their Bayesian posterior in closed form.
 
 next_obs - obs = W_k^T phi(obs, act) + noise in scaled units; W_k and the noise variances of context k have a
-normal-inverse-gamma posterior, so that the density of a step is a Student t whose width says how well W_k is known there.
+normal-inverse-gamma posterior, so that the density of a step is a Student t, wider where W_k is known less.
 """
 
 from __future__ import annotations
@@ -227,7 +227,8 @@ class SparseDynamics(ContextDynamics):
             if noise is not None:
                 leverage[mine] = (features[mine] @ self.factor[slot]).square().sum(-1, keepdim=True)
         if noise is not None:
-            mean = mean + noise.like(mean, self.noise_variance()[context] * (1.0 + leverage), self.shape[context][:, None])
+            variance = self.noise_variance()[context] * (1.0 + leverage)
+            mean = mean + noise.like(mean, variance, self.shape[context][:, None])
         return (obs + self.target_scaler.undo(mean)).to(obs.dtype)
 
     def _blocks(self, obs: Tensor, act: Tensor, context: Tensor, noise: _TNoise | None) -> Tensor:

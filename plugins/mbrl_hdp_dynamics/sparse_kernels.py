@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mbrl_hdp.compiling import compiled
-from mbrl_hdp_dynamics.rollout_kernels import Array, array_of, longest_prefix, plans_by_path
+from mbrl_hdp_dynamics.rollout_kernels import array_of, longest_prefix, plans_by_path
 
 if TYPE_CHECKING:
     from mbrl_hdp_dynamics.sparse import SparseDynamics
@@ -100,6 +100,24 @@ def _load_factors(state, acts, first, step, rows, column, kind, number, centre, 
 
 @compiled()
 @no_type_check
+def _add_terms(values, index, head, rows, term, change):
+    """Add every term, the product of its factors' values, times its weight to the change."""
+    ones = values.shape[0] - 1
+    for d in range(index.shape[0]):
+        for r in range(rows):
+            term[r] = values[index[d, 0], r]
+        for n in range(1, index.shape[1]):
+            f = index[d, n]
+            if f < ones:
+                for r in range(rows):
+                    term[r] *= values[f, r]
+        for s in range(change.shape[0]):
+            for r in range(rows):
+                change[s, r] += head[d, s] * term[r]
+
+
+@compiled()
+@no_type_check
 def _roll_out_terms(
     obs, acts, paths, column, kind, number, index, centre, inverse_scale, weight, noise, is_noisy, states
 ):
@@ -121,7 +139,7 @@ def _roll_out_terms(
         states: receives the result, `H P C S`.
     """
     num_plans, horizon = acts.shape[1], acts.shape[2]
-    num_obs, num_terms = obs.shape[0], index.shape[0]
+    num_obs = obs.shape[0]
     chunk = min(_CHUNK, num_plans)
     state = np.empty((num_obs, chunk))
     change = np.empty((num_obs, chunk))
@@ -140,23 +158,11 @@ def _roll_out_terms(
                     state[s, r] = states[num_shared - 1, p, first + r, s] if num_shared else obs[s]
             for h in range(num_shared, horizon):
                 head = heads[paths[p, h]]
-                _load_factors(
-                    state, path_acts, first, h, rows, column, kind, number, centre, inverse_scale, values
-                )
+                _load_factors(state, path_acts, first, h, rows, column, kind, number, centre, inverse_scale, values)
                 for s in range(num_obs):
                     for r in range(rows):
                         change[s, r] = noise[p, h, s]
-                for d in range(num_terms):
-                    for r in range(rows):
-                        term[r] = values[index[d, 0], r]
-                    for n in range(1, index.shape[1]):
-                        f = index[d, n]
-                        if f < len(column):
-                            for r in range(rows):
-                                term[r] *= values[f, r]
-                    for s in range(num_obs):
-                        for r in range(rows):
-                            change[s, r] += head[d, s] * term[r]
+                _add_terms(values, index, head, rows, term, change)
                 for s in range(num_obs):
                     for r in range(rows):
                         state[s, r] += change[s, r]

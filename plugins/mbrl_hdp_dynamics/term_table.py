@@ -44,9 +44,7 @@ class TermTable(nn.Module):
     def _buffer(self, name: str, value: Tensor) -> None:
         self.register_buffer(name, value, persistent=False)
 
-    def forward(
-        self, raw: Float[Tensor, "*batch X"], standard: Float[Tensor, "*batch X"]
-    ) -> Float[Tensor, "*batch D"]:
+    def forward(self, raw: Float[Tensor, "*batch X"], standard: Float[Tensor, "*batch X"]) -> Float[Tensor, "*batch D"]:
         """Return the terms of inputs in their own units and standardised."""
         own, scaled = raw[..., self.column], standard[..., self.column]
         turned = own * self.number
