@@ -6,15 +6,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mbrl_hdp.distil.distiller import apply_keep_mask
 from mbrl_hdp.errors import DivergenceError
 from mbrl_hdp.inference.dynamics import ClosedFormDynamics
 from mbrl_hdp.inference.elbo import ElboScale, elbo_of, step_log_lik
-from mbrl_hdp.inference.reduction import close_paths
 from mbrl_hdp.inference.trainer import Report, RunLength, Trainer
 from mbrl_hdp.probability.hmm import smooth
 
 MOST_ROUNDS = 60
-_CHAIN_STEPS = 5
+_CHAIN_STEPS = 2
 _STEP = 0.5
 # The chain and the heads settle before a context can be masked.
 _ROUNDS_BEFORE_MASK = 3
@@ -57,7 +57,8 @@ class CoordinateTrainer(Trainer):
             with torch.no_grad():
                 log_lik = step_log_lik(self.dynamics, batch, slots)
             self._move_chain(log_lik)
-            found = smooth(close_paths(self.prior.mean_chain(), self.keep), log_lik, batch.lengths)
+            # Reduced by Theorem 1, which is normalised: mass that spare slots still hold would move the evidence.
+            found = smooth(apply_keep_mask(self.posterior(), self.keep), log_lik, batch.lengths)
             probability = log_lik.new_zeros(*is_used.shape, self.prior.max_contexts)
             probability[..., slots] = found.marginals
             value = float(found.log_evidence.double().sum()) / self.data.num_transitions
@@ -79,4 +80,4 @@ class CoordinateTrainer(Trainer):
             if bound.loss.requires_grad:
                 self._descend(bound.loss)
             if prior is not None:
-                prior.natural_step(bound.draws, _STEP)
+                prior.natural_step(bound.draws, _STEP, self._counted(self.prior.mean_chain(), log_lik))

@@ -41,6 +41,8 @@ def read_term(text: str, num_inputs: int, key: str = "dynamics.terms") -> Term:
     Raises:
         ConfigError: on text that is no term, or a column that does not exist.
     """
+    if not text.strip():
+        raise ConfigError(f"{key} has an empty term; leave it out")
     factors: list[Factor] = []
     position, rest = 0, text.replace(" ", "")
     while rest != "1" and position < len(rest):
