@@ -68,9 +68,9 @@ class CoordinateTrainer(Trainer):
                 report(number - 1, -value, len(slots))
             num_still = num_still + 1 if abs(value - before) < tolerance else 0
             before = value
-            if num_still == 2 and number > _ROUNDS_BEFORE_MASK:
+            if num_still >= 2 and number > _ROUNDS_BEFORE_MASK:
                 break
-        return RunLength(number, is_stopped=num_still == 2)
+        return RunLength(number, is_stopped=num_still >= 2)
 
     def _move_chain(self, log_lik: Float[Tensor, "N T n"]) -> None:
         scale = ElboScale(len(self.data), self.data.num_transitions, keep=self._mask_or_none())
