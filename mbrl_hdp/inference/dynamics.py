@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -133,6 +134,17 @@ class ContextDynamics(nn.Module, ABC):
 
     def sharpen(self) -> None:
         """Lower noise floors that keep contexts from being split; called once, when the contexts are settled."""
+
+
+@runtime_checkable
+class ClosedFormDynamics(Protocol):
+    """A transition model whose heads have an optimum in closed form; it is trained without gradients."""
+
+    def fit_heads(self, obs: Obs, act: Act, next_obs: Obs, weight: Float[Tensor, "batch K"]) -> None:
+        """Set every head to its optimum or posterior given rows that count `weight` times for it.
+
+        Heads without rows stay as they are.
+        """
 
 
 def _flatten_blocks(obs: Tensor, act: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:

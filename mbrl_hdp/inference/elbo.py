@@ -157,20 +157,30 @@ def elbo(prior: ContextPrior, dynamics: ContextDynamics, batch: EpisodeBatch, sc
         >>> bound.loss.backward()
     """
     log_lik = step_log_lik(dynamics, batch, None if scale.keep is None else scale.keep.nonzero().squeeze(-1))
-    num_copies = scale.num_episodes / len(batch.lengths)
+    return elbo_of(prior, log_lik, dynamics.log_prior(), batch.lengths, scale)
+
+
+def elbo_of(
+    prior: ContextPrior,
+    log_lik: Float[Tensor, "B T n"],
+    weight_term: Float[Tensor, ""],
+    lengths: Int[Tensor, " B"],
+    scale: ElboScale,
+) -> Elbo:
+    """Return the bound where the heads' likelihoods and log p(theta) are known."""
+    num_copies = scale.num_episodes / len(lengths)
     chains: list[ContextChain] = []
     found: list[Smoothed] = []
 
     def program() -> ContextChain:
         chain = prior.model()
         chains.append(chain)
-        found.append(expected_log_likelihood(chain, log_lik, batch.lengths, scale))
+        found.append(expected_log_likelihood(chain, log_lik, lengths, scale))
         # Summed in float64: the terms differ by orders of magnitude.
         pyro.factor(_LIKELIHOOD_SITE, num_copies * found[-1].log_evidence.double().sum())
         return chain
 
     negative = _pyro_loss(program, prior.guide, scale.num_draws)
-    weight_term = dynamics.log_prior()
     likelihood = num_copies * torch.stack([each.log_evidence.detach().double().sum() for each in found]).mean()
     return Elbo(
         value=weight_term - negative,

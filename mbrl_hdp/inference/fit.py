@@ -10,59 +10,42 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DivergenceError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.choice import DIVERGED_ADVICE, HeldOutScore, choose, held_out_score
+from mbrl_hdp.inference.coordinate import CoordinateTrainer
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device, seeded
+from mbrl_hdp.inference.dynamics import ClosedFormDynamics
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.inference.precision import check_precision
+from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import RECIPES, Recipe
-from mbrl_hdp.inference.schedule import POLISH, FitConfig, Schedule
+from mbrl_hdp.inference.residuals import explainable_share
+from mbrl_hdp.inference.schedule import POLISH, FitConfig
+from mbrl_hdp.inference.search import Structure
+from mbrl_hdp.inference.starts import SeveralDynamics, Start, informed, plan_starts
+from mbrl_hdp.inference.structure import search_structure
 from mbrl_hdp.inference.trainer import RunLength, Trainer
+from mbrl_hdp.inference.warm_up import warm_up
 from mbrl_hdp.seeding import sub_seed, torch_generator
 from mbrl_hdp.settings import check_settings
 from mbrl_hdp.types import TaskSpec
 
 # With fewer episodes none is kept aside.
 FEWEST_TO_SPLIT = 20
-_DIVERGED_ADVICE = "check the data for extreme values, or lower fit.learning_rate"
-
-
-@dataclass(frozen=True)
-class HeldOutScore:
-    """How well a run does on episodes that it was not trained on.
-
-    Attributes:
-        log_likelihoods: held-out log-likelihood per transition of the distilled model, one number an episode.
-        squared_errors: squared error of the belief's prediction of every transition: the mean over the columns, each in
-            units of its spread.
-        num_contexts: contexts that the run found.
-    """
-
-    log_likelihoods: Float[np.ndarray, " N"]
-    squared_errors: Float[np.ndarray, " transitions"]
-    num_contexts: int
-
-    @property
-    def rmse(self) -> float:
-        """Root of the mean squared error."""
-        return float(np.sqrt(self.squared_errors.mean()))
-
-    @property
-    def log_likelihood(self) -> float:
-        """Mean over the episodes."""
-        return float(self.log_likelihoods.mean())
+# Networks are not tried where they could explain less than this of what closed-form heads leave over.
+_LEAST_EXPLAINABLE = 0.03
 
 
 def fit(
     data: Trajectories,
     prior: str | Part = "hdp",
     distillation: str | Part = "stationary",
-    dynamics: str | Part = "delta_mlp",
+    dynamics: str | Part = "auto",
     max_contexts: int = 10,
     seed: int = 0,
     *,
@@ -80,7 +63,7 @@ def fit(
         data: episodes; actions, true contexts and rewards are optional (true contexts are never looked at).
         prior: name of a registered prior, or a `Part` with its settings.
         distillation: name of a registered distillation rule, or a `Part`.
-        dynamics: name of a registered transition model, or a `Part`.
+        dynamics: name of a registered transition model, or a `Part`; auto compares several on held-out episodes.
         max_contexts: upper bound on the number of contexts; too large costs time, not quality.
         seed: seed of the fit; the same data, settings and seed give the same model.
         config: recipe, budget, learning rates, schedules, restarts and early stopping.
@@ -108,90 +91,155 @@ def fit(
     _check_data(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
     build = _Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe)
-    place = resolve_device(device, lambda: has_small_networks((warm_start or build(0)).dynamics))
+    families = [warm_start.parts.dynamics] if warm_start else build.families
+    place = resolve_device(device, lambda: has_small_networks((warm_start or build(0, families[-1])).dynamics))
     train, held_out = _hold_out(data, config.holdout, seed)
-    job = _Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place))
-    runs = _plan_runs(config, recipe, warm_start, reset)
-    with FitProgress(len(runs), len(runs) * config.num_steps + config.polish_steps, progress) as bar:
-        results, finished, diverged = [], [], []
-        for number, schedule in enumerate(runs):
-            model = (build(number) if warm_start is None else _continued(warm_start, reset, build)).to(place)
-            run_seed = sub_seed(seed, "run", number)
-            try:
-                results.append(_run(model, job, schedule, run_seed, warm_start is None, held_out, bar))
-                finished.append(schedule)
-            except DivergenceError as error:  # the other runs may do better
-                diverged.append(str(error))
-        if not results:
-            raise DivergenceError(f"every run diverged ({diverged[0]}); {_DIVERGED_ADVICE}")
-        best = choose([score for _, score, _ in results])
-        model = results[best][0]
+    job = _Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place), held_out)
+    structure = _searched(train, config, max_contexts, seed) if warm_start is None else None
+    if warm_start is None:
+        families = [informed(part, structure, data.obs_dim) for part in families]
+        starts = [start for part in families for start in build.starts(part, structure, config)]
+    else:
+        starts = _refits(warm_start, config, recipe, reset)
+    runs = _Runs(job, build, warm_start, reset, seed, place)
+    with FitProgress(len(starts), len(starts) * config.num_steps + config.polish_steps, progress) as bar:
+        for start in starts:
+            runs.take(start, bar)
+        best = runs.choose()
+        model = runs.results[best].model
         polish: dict[str, Any] = {}
         if recipe.is_polished:
-            whole = _Job(config, EpisodeTensors.of(data, device=place), None)
+            whole = _Job(config, EpisodeTensors.of(data, device=place), None, held_out)
             polish = _length_entry(_polish(model, whole, sub_seed(seed, "polish"), bar))
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
         seed=seed,
-        runs=[_run_entry(finished[i], *result, i == best) for i, result in enumerate(results)],
+        runs=[result.entry(number == best) for number, result in enumerate(runs.results)],
         polish=polish,
+        search=_search_entry(structure) | {"skipped": runs.skipped},
         fit_time_s=time.perf_counter() - started,
     )
     return model.to("cpu")
 
 
-def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
-    """Choose among runs by their predictions, then their number of contexts, then their likelihood.
+def _searched(train: Trajectories, config: FitConfig, max_contexts: int, seed: int) -> Structure | None:
+    """Return what the structure search finds; None where it is not wanted or there is too little data.
 
-    Runs that predict worse than the best one by more than `tolerance`, and by more than chance, are rejected: the
-    likelihood alone can prefer a wrong optimum in which the contexts flip at every step, and its predictions give it
-    away. Among the others, those whose likelihood is within two standard errors of the best count as equally good, and
-    of these the simplest is taken.
+    Raises:
+        ConfigError: if the number of contexts is given where nothing can hold it.
+        FitError: if it is given and there is too little data to find them.
     """
-    rmse = np.array([score.rmse for score in scores])
-    if not np.isfinite(rmse).any():
-        raise DivergenceError(f"every run diverged; {_DIVERGED_ADVICE}")
-    finite = [i for i in range(len(scores)) if np.isfinite(rmse[i])]
-    sharpest = scores[int(np.nanargmin(rmse))]
-    good = [
-        i
-        for i in finite
-        if rmse[i] <= sharpest.rmse * (1.0 + tolerance)
-        or _is_within_chance(scores[i].squared_errors - sharpest.squared_errors)
-    ]
-    best = max(good, key=lambda i: scores[i].log_likelihood)
-    equal = [i for i in good if _is_within_chance(scores[best].log_likelihoods - scores[i].log_likelihoods)]
-    return min(equal, key=lambda i: (scores[i].num_contexts, -scores[i].log_likelihood))
-
-
-def _is_within_chance(difference: Float[np.ndarray, " n"]) -> bool:
-    """Return whether the mean difference to the better run, on the same data, is within two standard errors of zero."""
-    return bool(difference.mean() <= 2.0 * difference.std() / np.sqrt(max(len(difference) - 1, 1)))
-
-
-def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
-    """Score a model on episodes that it was not trained on."""
-    next_obs = data.obs[:, 1:]
-    change = (next_obs - data.obs[:, :-1])[data.is_observed]
-    spread = np.maximum(change.std(0), 1e-12)
-    found = model.analyse(data)
-    error = (found.predicted - next_obs)[data.is_observed] / spread
-    num_steps = np.maximum(data.is_observed.sum(-1), 1)
-    return HeldOutScore(
-        log_likelihoods=found.log_likelihood / num_steps,
-        squared_errors=np.square(error).mean(-1),
-        num_contexts=model.num_contexts,
-    )
+    wanted = config.num_contexts
+    if wanted is not None and (config.start != "search" or wanted > max_contexts):
+        raise ConfigError(
+            f"fit.num_contexts={wanted} needs fit.start=search and max_contexts of at least as many; got "
+            f"fit.start={config.start} and max_contexts={max_contexts}"
+        )
+    if config.start != "search":
+        return None
+    found = search_structure(train, max_contexts, wanted, sub_seed(seed, "search"))
+    if found is None and wanted is not None:
+        raise FitError(f"fit.num_contexts={wanted}, but there is too little data to tell contexts apart; record more")
+    return found
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What a run is trained on, and the episodes that early stopping looks at (None: its own)."""
+    """What a run is trained on, what early stopping looks at (None: its own) and the episodes that it is scored on."""
 
     config: FitConfig
     data: EpisodeTensors
     aside: EpisodeTensors | None
+    held_out: Trajectories
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A finished run."""
+
+    start: Start
+    model: ContextModel
+    score: HeldOutScore
+    length: RunLength
+    time_s: float
+
+    def entry(self, is_taken: bool) -> dict[str, Any]:
+        """Return the run as the fit's report shows it."""
+        return {
+            "dynamics": self.start.dynamics.name,
+            "schedule": self.start.name,
+            "num_contexts": self.model.num_contexts,
+            "held_out_log_likelihood": self.score.log_likelihood,
+            "held_out_rmse": self.score.rmse,
+            "taken": is_taken,
+            "time_s": self.time_s,
+            **_length_entry(self.length),
+        }
+
+
+@dataclass
+class _Runs:
+    """The runs of a fit: trains candidates one after the other and leaves out those that cannot win."""
+
+    job: _Job
+    build: _Builder
+    warm_start: ContextModel | None
+    reset: str | None
+    seed: int
+    place: torch.device
+
+    def __post_init__(self) -> None:
+        self.results: list[_Result] = []
+        self.skipped: list[str] = []
+        self._diverged: list[str] = []
+        self._number = 0
+
+    def take(self, start: Start, bar: FitProgress) -> None:
+        """Train a candidate, unless nothing is left for it to explain; one that diverges is left out."""
+        number, self._number = self._number, self._number + 1
+        if self._is_needless(start):
+            self.skipped.append(f"{start.dynamics.name} ({start.name})")
+            return
+        if self.warm_start is None:
+            model = self.build(number, start.dynamics).to(self.place)
+        else:
+            model = _continued(self.warm_start, self.reset, self.build).to(self.place)
+        began = time.perf_counter()
+        try:
+            length = _train(model, self.job, start, sub_seed(self.seed, "run", number), self.warm_start is None, bar)
+            score = held_out_score(model, self.job.held_out)
+        except DivergenceError as error:  # the other runs may do better
+            self._diverged.append(str(error))
+            return
+        bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+        self.results.append(_Result(start, model, score, length, time.perf_counter() - began))
+
+    def choose(self) -> int:
+        """Return the number of the best run.
+
+        Raises:
+            DivergenceError: if every run diverged.
+            FitError: if no run has the number of contexts that was asked for.
+        """
+        if not self.results:
+            raise DivergenceError(f"every run diverged ({self._diverged[0]}); {DIVERGED_ADVICE}")
+        wanted = self.job.config.num_contexts
+        allowed = [i for i, run in enumerate(self.results) if wanted in (None, run.model.num_contexts)]
+        if not allowed:
+            raise FitError(
+                f"fit.num_contexts={wanted}, but distillation left {self.results[0].model.num_contexts}: lower "
+                "distillation.train_threshold and distillation.test_threshold"
+            )
+        return allowed[choose([self.results[i].score for i in allowed])]
+
+    def _is_needless(self, start: Start) -> bool:
+        """Return whether other heads explain all that state and action can, so that networks have nothing to add."""
+        others = [run for run in self.results if run.start.dynamics.name != start.dynamics.name]
+        if not others or len(self.build.families) == 1 or self.build.has_closed_form(start.dynamics):
+            return False
+        best = others[choose([run.score for run in others])].model
+        return explainable_share(best, self.job.held_out) < _LEAST_EXPLAINABLE
 
 
 class _Builder:
@@ -211,11 +259,12 @@ class _Builder:
         self.sizes: dict[str, Any] = {
             "max_contexts": max_contexts, "obs_dim": data.obs_dim, "act_dim": data.act_dim, "dt": dt
         }  # fmt: skip
-        prior, dynamics, distillation = (
+        self.prior, dynamics, self.distillation = (
             self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distillation"), parts, strict=True)
         )
-        dynamics = dataclasses.replace(dynamics, config=recipe.settle_dynamics(dynamics.config))
-        self.parts = ModelParts(prior, dynamics, distillation)
+        several = dynamics.config.candidates() if isinstance(dynamics.config, SeveralDynamics) else None
+        named = [(dynamics.name, dynamics.config)] if several is None else several
+        self.families = [Part(name, recipe.settle_dynamics(config)) for name, config in named]
         self.rows = [torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()]
 
     def _part(self, kind: str, part: str | Part) -> Part:
@@ -224,9 +273,18 @@ class _Builder:
             return part
         return Part(part, self.registry.get(kind, part).spec.config())
 
-    def __call__(self, run: int) -> ContextModel:
+    def starts(self, part: Part, structure: Structure | None, config: FitConfig) -> list[Start]:
+        """Return the candidates of one transition model."""
+        return plan_starts(part, self.has_closed_form(part), structure, config)
+
+    def has_closed_form(self, part: Part) -> bool:
+        """Return whether a transition model's heads have a closed form."""
+        task = TaskSpec(**self.sizes | {"max_contexts": 1}, seed=0)
+        return isinstance(self.registry.build_dynamics(part.name, task, part.config), ClosedFormDynamics)
+
+    def __call__(self, run: int, dynamics: Part) -> ContextModel:
         task = TaskSpec(**self.sizes, seed=sub_seed(self.seed, "start", run))
-        model = build_model(self.parts, task, self.registry)
+        model = build_model(ModelParts(self.prior, dynamics, self.distillation), task, self.registry)
         if self.recipe.is_normalised:
             model.dynamics.set_normaliser(*self.rows)
         return model
@@ -243,27 +301,39 @@ def build_model(parts: ModelParts, task: TaskSpec, registry: Registry) -> Contex
     )
 
 
-def _run(
-    model: ContextModel,
-    job: _Job,
-    schedule: Schedule,
-    seed: int,
-    from_scratch: bool,
-    held_out: Trajectories,
-    bar: FitProgress,
-) -> tuple[ContextModel, HeldOutScore, RunLength]:
-    """Train once and score on the held-out episodes."""
-    report = bar.start_run(schedule.name, job.config.num_steps)
+def _train(model: ContextModel, job: _Job, start: Start, seed: int, from_scratch: bool, bar: FitProgress) -> RunLength:
+    """Train a candidate from where it starts."""
+    report = bar.start_run(start.name, job.config.num_steps)
+    has_closed_form = isinstance(model.dynamics, ClosedFormDynamics) and (start.contexts or not from_scratch)
     with seeded(seed, job.data.device):
+        kind = CoordinateTrainer if has_closed_form else Trainer
         generator = torch_generator(seed, "minibatch")
-        trainer = Trainer(model.prior, model.dynamics, model.distillation, job.data, job.config, schedule, generator)
+        trainer = kind(model.prior, model.dynamics, model.distillation, job.data, job.config, start.schedule, generator)
         trainer.keep = model.is_active.clone()
-        length = trainer.run(report, from_scratch, job.aside)
+        probability = None if start.contexts is None else _begin(trainer, start)
+        if isinstance(trainer, CoordinateTrainer):
+            length = trainer.run_from(probability, report, is_masking=job.config.num_contexts is None)
+        elif probability is not None:
+            model.dynamics.sharpen()  # the contexts are settled
+            num_steps = warm_up(trainer, probability, job.config.num_steps)
+            trainer.num_steps = max(1, job.config.num_steps // 2)
+            length = trainer.run(report, False, job.aside)
+            length = RunLength(num_steps + length.num_steps, length.is_stopped)
+        else:
+            length = trainer.run(report, from_scratch, job.aside)
     model.is_active = trainer.keep
     model.extract()
-    score = held_out_score(model, held_out)
-    bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
-    return model, score, length
+    return length
+
+
+def _begin(trainer: Trainer, start: Start) -> torch.Tensor:
+    """Set chain and kept slots to the contexts to start from; return their probability at every step."""
+    assert start.contexts is not None
+    size, device = trainer.prior.max_contexts, trainer.data.device
+    if isinstance(trainer.prior, StartablePrior):
+        trainer.prior.start_from(start.contexts.chain(size, device), trainer.config.start_strength)
+    trainer.keep = torch.arange(size, device=device) < start.contexts.num_contexts
+    return start.contexts.slots(size, device)
 
 
 def _polish(model: ContextModel, job: _Job, seed: int, bar: FitProgress) -> RunLength:
@@ -274,22 +344,28 @@ def _polish(model: ContextModel, job: _Job, seed: int, bar: FitProgress) -> RunL
     model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
     model.dynamics.sharpen()
     report = bar.start_run("polish", job.config.polish_steps)
+    kind = CoordinateTrainer if isinstance(model.dynamics, ClosedFormDynamics) else Trainer
     with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
         parts = model.prior, model.dynamics, model.distillation
-        trainer = Trainer(*parts, job.data, job.config, POLISH, generator, job.config.polish_steps)
+        trainer = kind(*parts, job.data, job.config, POLISH, generator, job.config.polish_steps)
         trainer.keep = model.is_active.clone()
-        length = trainer.run(report, from_scratch=False)
+        if isinstance(trainer, CoordinateTrainer):
+            length = trainer.run_from(None, report, is_masking=False)
+        else:
+            length = trainer.run(report, from_scratch=False)
         trainer.settle_chain()
     model.extract()
     bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
     return length
 
 
-def _plan_runs(config: FitConfig, recipe: Recipe, warm_start: ContextModel | None, reset: str | None) -> list[Schedule]:
-    if warm_start is not None and reset is None:
-        return [recipe.refit]
-    return [config.schedules[run % len(config.schedules)] for run in range(config.num_restarts)]
+def _refits(warm_start: ContextModel, config: FitConfig, recipe: Recipe, reset: str | None) -> list[Start]:
+    """Return the runs that go on from a model."""
+    part = warm_start.parts.dynamics
+    if reset is None or isinstance(warm_start.dynamics, ClosedFormDynamics):
+        return [Start(recipe.refit.name, part, recipe.refit)]
+    return plan_starts(part, False, None, config)
 
 
 def _continued(model: ContextModel, reset: str | None, build: _Builder) -> ContextModel:
@@ -344,16 +420,18 @@ def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str 
         )
 
 
-def _run_entry(
-    schedule: Schedule, model: ContextModel, score: HeldOutScore, length: RunLength, is_taken: bool
-) -> dict[str, Any]:
+def _search_entry(structure: Structure | None) -> dict[str, Any]:
+    """Return what the fit's report says about the search."""
+    if structure is None:
+        return {}
+    verdicts = [dataclasses.asdict(verdict) for verdict in structure.history]
     return {
-        "schedule": schedule.name,
-        "num_contexts": model.num_contexts,
-        "held_out_log_likelihood": score.log_likelihood,
-        "held_out_rmse": score.rmse,
-        "taken": is_taken,
-        **_length_entry(length),
+        "num_contexts": structure.num_contexts,
+        "num_features": len(structure.features),
+        "evidence": structure.evidence,
+        "regions": [float(share) for share in structure.regions],
+        "verdicts": verdicts,
+        "cpu_time_s": structure.time_s,
     }
 
 

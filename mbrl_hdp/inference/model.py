@@ -60,9 +60,10 @@ class FitReport:
         num_episodes: episodes it was learned from.
         num_transitions: observed transitions among them.
         seed: seed of the fit.
-        runs: one entry a restart: schedule, steps that it took, whether early stopping ended it, scores on held-out
-            data, whether it was taken.
+        runs: one entry a run: transition model, where it started, steps that it took, whether it ended before the last
+            one, scores on held-out data, whether it was taken.
         polish: steps that the last phase took and whether early stopping ended it; empty where there was none.
+        search: what the structure search found, and the runs that were left out because nothing was left to explain.
         fit_time_s: seconds that the fit took.
     """
 
@@ -71,6 +72,7 @@ class FitReport:
     seed: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
     polish: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
     fit_time_s: float = 0.0
 
 

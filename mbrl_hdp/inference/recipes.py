@@ -91,7 +91,7 @@ RECIPES = {
             is_prior_reset=True,
             is_polished=False,
             refit=LITERAL,
-            fixed={"num_restarts": 1, "polish_steps": 0, "holdout": 0.0, "schedules": [LITERAL]},
+            fixed={"start": "random", "num_restarts": 1, "polish_steps": 0, "holdout": 0.0, "schedules": [LITERAL]},
             dynamics={"std_floor": 0.0, "final_std_floor": 0.0, "skip_share": 0.0},
         ),
     )

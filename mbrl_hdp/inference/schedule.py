@@ -67,6 +67,7 @@ POOLED = Schedule("pooled", pool_until=0.2, freeze_until=0.6, distil_from=0.7)
 TEMPERED = Schedule("tempered", temper_from=0.1)
 PLAIN = Schedule("plain", freeze_until=0.7, distil_from=0.8)
 REFIT = Schedule("refit", freeze_until=0.0, distil_from=0.0, keep_two_until=0.0, decay_from=0.0, rate_factor=0.2)
+SEARCHED = Schedule("search", freeze_until=0.0, distil_from=0.2, keep_two_until=0.0, decay_from=0.0)
 POLISH = Schedule("polish", freeze_until=0.0, distil_from=1.0, decay_from=0.0)
 LITERAL = Schedule("literal", freeze_until=0.0, distil_from=0.0, keep_two_until=0.0, decay_from=1.0)
 
@@ -80,6 +81,14 @@ class FitConfig:
         "robust: what finds the contexts on every seed; literal: the paper's text, one run (docs/recipes.md)",
         choices=("robust", "literal"),
     )
+    start: str = setting(
+        "search",
+        "search: from the contexts that a structure search finds, beside random heads; random: random heads only",
+        choices=("search", "random"),
+    )
+    num_contexts: int | None = setting(
+        None, "number of contexts, where it is known; null: found from the data", at_least=1
+    )
     num_steps: int = setting(500, "gradient steps of one run", at_least=1)
     batch_size: int = setting(100, "episodes in a minibatch", at_least=1)
     learning_rate: float = setting(5e-3, "learning rate of the transition heads", above=0.0)
@@ -92,7 +101,7 @@ class FitConfig:
     natural_step: float = setting(0.05, "step size of the natural gradient of the chain", above=0.0, at_most=1.0)
     stay: float = setting(0.8, "diagonal of the chain that training starts from", at_least=0.0, at_most=1.0)
     start_strength: float = setting(1000.0, "pseudo-counts a row behind that chain", above=0.0)
-    num_restarts: int = setting(3, "runs of which the best on held-out data is taken", at_least=1)
+    num_restarts: int = setting(3, "runs by gradients of which the best on held-out data is taken", at_least=1)
     polish_steps: int = setting(1000, "further steps of the chosen run, with its contexts settled", at_least=0)
     holdout: float = setting(
         0.1, "share of the episodes kept aside for choosing among the runs", at_least=0.0, below=1.0

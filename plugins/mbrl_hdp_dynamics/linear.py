@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from mbrl_hdp.inference.dynamics import Act, Obs
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.delta_mlp import DeltaMlpDynamics
 from mbrl_hdp_dynamics.structured import HeadsConfig
+
+# Weights depend on the noise through their prior, and the noise on the weights: rounds of one after the other.
+_ROUNDS = 3
+# A head with fewer rows is left as it is.
+_LEAST_ROWS = 1.0
 
 
 @dataclass
@@ -31,6 +38,33 @@ class LinearDynamics(DeltaMlpDynamics):
         heads = HeadsConfig([], config.weight_std, config.init_std, floor, final_std_floor=floor, skip_share=0.0)
         super().__init__(task, heads)
 
+    def fit_heads(self, obs: Obs, act: Act, next_obs: Obs, weight: Float[Tensor, "batch K"]) -> None:
+        """Set every head to its most probable weights and noise given rows that count `weight` times for it."""
+        with torch.no_grad():
+            features, changes = self._density_rows(obs, act, next_obs)
+            inputs, targets = self.input_scaler(features).double(), self.target_scaler(changes).double()
+            inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], -1)
+            for slot in range(self.max_contexts):
+                share = weight[:, slot].double()
+                if float(share.sum()) >= _LEAST_ROWS:
+                    self._fit_head(slot, inputs, targets, share)
+
+    def _fit_head(self, slot: int, inputs: Tensor, targets: Tensor, share: Tensor) -> None:
+        weighted = inputs * share[:, None]
+        gram, moment = weighted.T @ inputs, weighted.T @ targets
+        prior = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) / self.config.weight_std**2
+        covariance = torch.eye(targets.shape[1], dtype=gram.dtype, device=gram.device)
+        for _ in range(_ROUNDS):
+            variance = covariance.diagonal() + float(self.std_floor) ** 2
+            head = torch.linalg.solve(gram + variance[:, None, None] * prior, moment.T[..., None])[..., 0]
+            left = targets - inputs @ head.T
+            covariance = (left * share[:, None]).T @ left / share.sum()
+        self.heads.weights[0][slot], self.heads.biases[0][slot] = head[:, :-1].float(), head[:, -1].float()
+        self._set_noise(slot, covariance)
+
+    def _set_noise(self, slot: int, covariance: Tensor) -> None:
+        self.raw_log_std[slot] = 0.5 * covariance.diagonal().clamp_min(1e-12).log().to(self.raw_log_std.dtype)
+
 
 class FullNoiseDynamics(LinearDynamics):
     """`linear` with a full noise covariance, held as (I + lower) (error / std) = white noise.
@@ -42,6 +76,15 @@ class FullNoiseDynamics(LinearDynamics):
     def __init__(self, task: TaskSpec, config: LinearConfig) -> None:
         super().__init__(task, config)
         self.lower = nn.Parameter(torch.zeros(task.max_contexts, task.obs_dim, task.obs_dim))
+
+    def _set_noise(self, slot: int, covariance: Tensor) -> None:
+        floor = float(self.std_floor) ** 2
+        varies = self.target_scaler.scale > 0
+        covariance = covariance + torch.where(varies, floor, 1.0).diag()
+        factor = torch.linalg.cholesky(covariance)  # F of `_noise_factor`
+        std = factor.diagonal()
+        self.raw_log_std[slot] = 0.5 * (std.square() - floor).clamp_min(1e-12).log().to(self.raw_log_std.dtype)
+        self.lower[slot] = torch.linalg.inv(factor / std[:, None]).tril(-1).to(self.lower.dtype)
 
     def _log_density(self, features: Tensor, targets: Tensor, slots: Tensor | None = None) -> Tensor:
         std, has_density = self.noise_std(), self.target_scaler.scale > 0

@@ -91,7 +91,7 @@ def _load_features(state, acts, first, step, is_angle, centre, factor, x, width)
 
 @compiled()
 @no_type_check
-def _longest_prefix(paths, path):
+def longest_prefix(paths, path):
     """Find the earlier path, among the nearest, that goes the same way longest: its number and for how many steps."""
     twin = length = 0
     for other in range(max(0, path - _MOST_COMPARED), path):
@@ -131,12 +131,12 @@ class DeltaRollout:
         (weight, out_weight), (bias, out_bias) = heads.weights, heads.biases
         is_angle = np.zeros(len(obs), np.bool_)
         is_angle[list(angle_columns)] = True
-        scales = [_array(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
-        layers = pad_hidden(_array(weight), _array(bias)), pad_output(_array(out_weight)), _array(out_bias)
+        scales = [array_of(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
+        layers = pad_hidden(array_of(weight), array_of(bias)), pad_output(array_of(out_weight)), array_of(out_bias)
         shift = obs.new_zeros(*paths.shape, len(obs)) if noise is None else noise
         self._act_dim = len(inputs.centre) - len(obs) - len(angle_columns)
-        self._start = _array(obs), _array(paths)
-        self._networks = is_angle, *scales, *layers, _array(shift), noise is not None
+        self._start = array_of(obs), array_of(paths)
+        self._networks = is_angle, *scales, *layers, array_of(shift), noise is not None
 
     def __call__(
         self, acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"]
@@ -148,18 +148,29 @@ class DeltaRollout:
         """
         obs, paths = self._start
         num_paths, horizon = paths.shape
-        by_path = acts[None] if acts.dim() == 3 else acts
-        if by_path.shape[2:] != (horizon, self._act_dim) or len(by_path) not in (1, num_paths):
-            raise DataError(
-                f"plans must be (rows, {horizon}, {self._act_dim}) or ({num_paths}, rows, {horizon}, {self._act_dim}), "
-                f"got {tuple(acts.shape)}"
-            )
+        by_path = plans_by_path(acts, paths.shape, self._act_dim)
         states = acts.new_empty(horizon, num_paths, by_path.shape[1], len(obs))
-        _roll_out_deltas(obs, _array(by_path), paths, *self._networks, states.numpy())
+        _roll_out_deltas(obs, array_of(by_path), paths, *self._networks, states.numpy())
         return states
 
 
-def _array(tensor: Tensor) -> Array:
+def plans_by_path(acts: Tensor, shape: tuple[int, ...], act_dim: int) -> Tensor:
+    """Return plans as `P rows steps A`, with P = 1 where they are the same on every path.
+
+    Raises:
+        DataError: on plans of another length or width.
+    """
+    num_paths, horizon = shape
+    by_path = acts[None] if acts.dim() == 3 else acts
+    if by_path.shape[2:] != (horizon, act_dim) or len(by_path) not in (1, num_paths):
+        raise DataError(
+            f"plans must be (rows, {horizon}, {act_dim}) or ({num_paths}, rows, {horizon}, {act_dim}), "
+            f"got {tuple(acts.shape)}"
+        )
+    return by_path
+
+
+def array_of(tensor: Tensor) -> Array:
     """Return the numbers of a tensor on the CPU; a view where they lie in order."""
     return tensor.detach().contiguous().numpy()
 
@@ -209,7 +220,7 @@ def _roll_out_deltas(
     mean = np.empty((obs.shape[0], chunk), affine.dtype)
     pre = np.empty((BLOCK, chunk), affine.dtype)
     for p in range(paths.shape[0]):
-        twin, num_shared = (0, 0) if is_noisy else _longest_prefix(paths, p)
+        twin, num_shared = (0, 0) if is_noisy else longest_prefix(paths, p)
         for h in range(num_shared):
             for r in range(num_plans):
                 for s in range(obs.shape[0]):

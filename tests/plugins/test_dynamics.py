@@ -76,7 +76,7 @@ def test_the_plugin_registers_five_structures():
 
     source = PluginSource("dynamics", "mbrl-hdp", "0", lambda: mbrl_hdp_dynamics)
     registry = load_registry(sources=[source], strict=True)
-    assert registry.names("dynamics") == ["cartpole", "delta_mlp", "drone", "linear", "vehicle"]
+    assert registry.names("dynamics") == ["auto", "cartpole", "delta_mlp", "drone", "linear", "sparse", "vehicle"]
     assert registry.build_dynamics("cartpole", task(2, 4, 1)).heads.weights[0].shape == (2, 128, 6)
     assert registry.build_dynamics("drone", task(2, 12, 4)).heads.weights[0].shape == (2, 128, 20)
     assert registry.build_dynamics("vehicle", task(2, 12, 2)).heads.weights[0].shape == (2, 64, 6)

@@ -1,0 +1,124 @@
+"""The candidates of a fit: which transition models are trained, and what each training starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mbrl_hdp.inference.model import Part
+from mbrl_hdp.inference.schedule import SEARCHED, FitConfig, Schedule
+from mbrl_hdp.inference.search import Structure
+from mbrl_hdp.inference.terms import term_texts
+from mbrl_hdp.types import ContextChain
+
+# Sines of a column at these frequencies, in its own units, make it an angle in radians.
+_ANGLE_TURNS = (1.0, 2.0)
+
+
+@runtime_checkable
+class SeveralDynamics(Protocol):
+    """Settings that stand for several transition models, of which the data decides."""
+
+    def candidates(self) -> Sequence[tuple[str, Any]]:
+        """Return name and settings of every model."""
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Contexts to start from.
+
+    Attributes:
+        probability: probability of every context at every step, `N T k`.
+        transition: chain, `k k`.
+    """
+
+    probability: Float[np.ndarray, "N T k"]
+    transition: Float[np.ndarray, "k k"]
+
+    @property
+    def num_contexts(self) -> int:
+        """Number of contexts."""
+        return len(self.transition)
+
+    def slots(self, max_contexts: int, device: torch.device) -> Float[Tensor, "N T K"]:
+        """Return the probabilities in the first slots of a model."""
+        padded = np.zeros((*self.probability.shape[:2], max_contexts), np.float32)
+        padded[..., : self.num_contexts] = self.probability
+        return torch.as_tensor(padded, device=device)
+
+    def chain(self, max_contexts: int, device: torch.device) -> ContextChain:
+        """Return the chain in the first slots; the other slots are never entered, and left for any."""
+        initial, transition = np.zeros(max_contexts), np.full((max_contexts, max_contexts), 1.0 / max_contexts)
+        initial[: self.num_contexts] = 1.0 / self.num_contexts
+        transition[: self.num_contexts] = 0.0
+        transition[: self.num_contexts, : self.num_contexts] = self.transition
+        return ContextChain(*(torch.as_tensor(x, dtype=torch.float32, device=device) for x in (initial, transition)))
+
+
+@dataclass(frozen=True)
+class Start:
+    """One candidate.
+
+    Attributes:
+        name: where it starts, for reports.
+        dynamics: the transition model.
+        schedule: when what happens in a training by gradients.
+        contexts: contexts to start from; None starts from random heads.
+    """
+
+    name: str
+    dynamics: Part
+    schedule: Schedule
+    contexts: Contexts | None = None
+
+
+def informed(part: Part, structure: Structure | None, obs_dim: int) -> Part:
+    """Return a transition model's settings with what the search says and the user left open: features, angles."""
+    if structure is None:
+        return part
+    known = {field.name for field in dataclasses.fields(part.config)}
+    changes: dict[str, Any] = {}
+    if "terms" in known and not part.config.terms:
+        changes["terms"] = term_texts(structure.features)
+    if "angle_columns" in known and not part.config.angle_columns:
+        changes["angle_columns"] = angle_columns(structure, obs_dim)
+    return Part(part.name, dataclasses.replace(part.config, **changes)) if changes else part
+
+
+def angle_columns(structure: Structure, obs_dim: int) -> list[int]:
+    """Return the observation columns that the chosen features treat as angles in radians."""
+    rows = structure.features.library.rows
+    columns = set()
+    for factor in {factor for term in structure.features.terms for factor in term}:
+        is_turn = factor.kind in ("sin", "cos") and factor.number in _ANGLE_TURNS
+        if is_turn and np.ptp(rows.raw_inputs[:, factor.column]) > np.pi:
+            columns.add(int(rows.input_columns[factor.column]))
+    return sorted(column for column in columns if column < obs_dim)
+
+
+def plan_starts(part: Part, has_closed_form: bool, structure: Structure | None, config: FitConfig) -> list[Start]:
+    """Return the candidates of one transition model.
+
+    Heads with a closed form start from the contexts of the search, and as one context; others from the contexts of the
+    search and from random heads, `fit.num_restarts` runs in all. Without a search all start from random heads.
+    """
+    schedules = [config.schedules[run % len(config.schedules)] for run in range(config.num_restarts)]
+    at_random = [Start(schedule.name, part, schedule) for schedule in schedules]
+    if structure is None:
+        return at_random
+    found = Start("search", part, SEARCHED, Contexts(structure.probability, structure.transition))
+    if config.num_contexts is not None:
+        return [found]
+    if not has_closed_form:
+        return [found, *at_random[: config.num_restarts - 1]]
+    if structure.num_contexts == 1:
+        return [found]
+    everywhere = structure.probability.sum(-1, keepdims=True)
+    return [found, Start("one context", part, SEARCHED, Contexts(everywhere, np.ones((1, 1))))]

@@ -1,0 +1,52 @@
+"""`auto`: the transition model that predicts held-out episodes best; `fit` compares, this says what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.settings import setting
+from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.delta_mlp import DeltaMlpConfig
+from mbrl_hdp_dynamics.linear import LinearConfig
+from mbrl_hdp_dynamics.sparse import SparseConfig
+
+
+def _free_networks() -> DeltaMlpConfig:
+    """Return networks that may fit what nobody prepared: a weak weight prior, a low floor of the noise."""
+    return DeltaMlpConfig(weight_std=1.0, std_floor=0.02)
+
+
+@dataclass
+class AutoConfig:
+    """Settings of `auto`."""
+
+    models: list[str] = setting(
+        ["sparse", "linear", "delta_mlp"],
+        "what is compared",
+        choices=("sparse", "linear", "delta_mlp"),
+    )
+    sparse: SparseConfig = field(default_factory=SparseConfig)
+    linear: LinearConfig = field(default_factory=LinearConfig)
+    delta_mlp: DeltaMlpConfig = field(default_factory=_free_networks)
+
+    def candidates(self) -> list[tuple[str, Any]]:
+        """Return name and settings of every model.
+
+        Raises:
+            ConfigError: if there is none.
+        """
+        if not self.models:
+            raise ConfigError("dynamics.models is empty; name at least one of sparse, linear, delta_mlp")
+        return [(name, getattr(self, name)) for name in self.models]
+
+
+def build_auto(config: AutoConfig, task: TaskSpec) -> ContextDynamics:  # noqa: ARG001
+    """Refuse: only a comparison on data decides.
+
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError("dynamics=auto is decided by `fit`; name one of sparse, linear, delta_mlp instead")

@@ -1,0 +1,272 @@
+"""`sparse`: heads linear in features chosen from the data, with their Bayesian posterior in closed form.
+
+next_obs - obs = W_k^T phi(obs, act) + noise in scaled units; W_k and the noise variances of context k have a
+normal-inverse-gamma posterior, so that the density of a step is a Student t, wider where W_k is known less.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.dynamics import (
+    Act,
+    ActingContext,
+    BlockAct,
+    BlockContext,
+    BlockObs,
+    ContextDynamics,
+    Obs,
+    Paths,
+    Rollout,
+    Slots,
+)
+from mbrl_hdp.inference.search.features import Factor, Term
+from mbrl_hdp.inference.terms import read_term
+from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.regression import regress
+from mbrl_hdp_dynamics.scaler import ColumnScaler
+from mbrl_hdp_dynamics.term_table import TermTable
+
+NUM_EXAMPLES = 512
+_FRESH_STD = 0.1
+_FRESH_SHAPE = 50.0
+# A head with fewer rows is left as it is.
+_LEAST_ROWS = 1.0
+
+
+@dataclass
+class SparseConfig:
+    """Settings of `sparse`."""
+
+    terms: list[str] = setting(
+        [],
+        "features beside the constant and every column of (obs, act), such as x0*x2 or sin(2.0*r1) (x: standardised, "
+        "r: own units); empty: chosen from the data",
+    )
+    std_floor: float = setting(
+        2e-3, "smallest noise std, in units of the target's spread: changes that differ by less are the same",
+        above=0.0, below=1.0,
+    )  # fmt: skip
+
+
+class SparseDynamics(ContextDynamics):
+    """Student t densities around weighted sums of features, in double precision.
+
+    Attributes:
+        table: the features.
+        input_scaler: centre and scale of (obs, act).
+        term_scaler: centre and scale of the features; the constant's are 0 and 1.
+        target_scaler: centre and scale of the changes.
+        examples: some inputs in their own units, by which equations are shortened, `NUM_EXAMPLES X`.
+        weight: expected weights, `K D S`.
+        factor: F in cov(weights of one output) = noise variance * F F^T, `K D D`.
+        shape: shape of the noise variances' inverse gamma posterior, half the degrees of freedom, `K`.
+        log_variance: log(rate / shape) of that posterior, `K S`.
+    """
+
+    examples: Tensor
+
+    def __init__(self, task: TaskSpec, config: SparseConfig) -> None:
+        super().__init__(task.max_contexts, task.obs_dim, task.act_dim)
+        self.config = config
+        num_inputs = task.obs_dim + task.act_dim
+        always: list[Term] = [(), *((Factor(column),) for column in range(num_inputs))]
+        chosen = [read_term(text, num_inputs) for text in config.terms]
+        self.table = TermTable([*always, *dict.fromkeys(term for term in chosen if term not in always)])
+        size, count = len(self.table.terms), task.max_contexts
+        self.input_scaler, self.target_scaler = ColumnScaler(num_inputs), ColumnScaler(task.obs_dim)
+        self.term_scaler = ColumnScaler(size)
+        self.register_buffer("examples", torch.zeros(NUM_EXAMPLES, num_inputs))
+        self.weight = nn.Parameter(torch.zeros(count, size, task.obs_dim))
+        self.factor = nn.Parameter(torch.zeros(count, size, size), requires_grad=False)
+        self.shape = nn.Parameter(torch.full((count,), _FRESH_SHAPE), requires_grad=False)
+        self.log_variance = nn.Parameter(torch.zeros(count, task.obs_dim))
+        self.double()
+        self.reset_slots(torch.arange(count), torch.Generator().manual_seed(task.seed))
+
+    def features(self, obs: Float[Tensor, "*batch S"], act: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:
+        """Return the scaled features.
+
+        Raises:
+            DataError: on rows of the wrong width.
+        """
+        for name, rows, width in (("obs", obs, self.obs_dim), ("act", act, self.act_dim)):
+            if rows.shape[-1] != width:
+                raise DataError(f"{name} has {rows.shape[-1]} columns, this model was built for {width}")
+        raw = torch.cat([obs, act], -1).to(self.weight.dtype)
+        return self.term_scaler(self.table(raw, self.input_scaler(raw)))
+
+    def noise_variance(self) -> Float[Tensor, "K S"]:
+        """Return the noise variance of every context and target, in units of the target's spread."""
+        return self.log_variance.exp().clamp_min(self.config.std_floor**2)
+
+    def log_prob(self, obs: Obs, act: Act, next_obs: Obs) -> Float[Tensor, "batch K"]:
+        """Return log p(next_obs | obs, act, context=k) for every k, with the weights' uncertainty integrated out."""
+        return self.log_prob_slots(obs, act, next_obs, torch.arange(self.max_contexts, device=self.weight.device))
+
+    def log_prob_slots(self, obs: Obs, act: Act, next_obs: Obs, slots: Slots) -> Float[Tensor, "batch n"]:
+        """Return `log_prob` of some contexts only.
+
+        Raises:
+            DataError: on rows of the wrong width.
+        """
+        features, targets = self.features(obs, act), self._targets(obs, next_obs)
+        varies = self.target_scaler.scale > 0
+        variance, columns = self.noise_variance(), []
+        for slot in slots.tolist():
+            half = self.shape[slot]
+            scale = variance[slot] * (1.0 + (features @ self.factor[slot]).square().sum(-1, keepdim=True))
+            error = (targets - features @ self.weight[slot]).square() / scale
+            peak = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (2.0 * torch.pi * half).log()
+            each = peak - 0.5 * scale.log() - (half + 0.5) * torch.log1p(error / (2.0 * half))
+            columns.append(torch.where(varies, each, 0.0).sum(-1))
+        return (torch.stack(columns, -1) - self.target_scaler.log_volume()).to(obs.dtype)
+
+    def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
+        """Return the expected next observation of every row in its own context."""
+        return self._rows(obs, act, context, None)
+
+    def sample(self, obs: Obs, act: Act, context: ActingContext, generator: torch.Generator | None = None) -> Obs:
+        """Draw the next observation of every row in its own context."""
+        return self._rows(obs, act, context, _TNoise(generator))
+
+    def predict_blocks(self, obs: BlockObs, act: BlockAct, context: BlockContext) -> BlockObs:
+        """Return the expected next observation where all rows of path p are in context[p]; nothing is sorted."""
+        return self._blocks(obs, act, context, None)
+
+    def sample_blocks(
+        self, obs: BlockObs, act: BlockAct, context: BlockContext, generator: torch.Generator | None = None
+    ) -> BlockObs:
+        """Draw the next observation where all rows of path p are in context[p]; nothing is sorted."""
+        return self._blocks(obs, act, context, _TNoise(generator))
+
+    def begin_rollout(
+        self, obs: Float[Tensor, " S"], paths: Paths, generator: torch.Generator | None = None
+    ) -> Rollout:
+        """Return a compiled rollout; with a generator, weights and variances are drawn once for each path.
+
+        They do not change while a plan runs, so this is the posterior predictive distribution of whole paths.
+
+        Raises:
+            DataError: on an observation of the wrong width or a context that does not exist.
+        """
+        from mbrl_hdp_dynamics.sparse_kernels import SparseRollout
+
+        if obs.device.type != "cpu" or torch.is_grad_enabled():
+            return super().begin_rollout(obs, paths, generator)
+        if len(obs) != self.obs_dim:
+            raise DataError(f"obs has {len(obs)} columns, this model was built for obs_dim={self.obs_dim}")
+        self._check_contexts(paths)
+        return SparseRollout(self, obs, paths, generator)
+
+    def fit_heads(self, obs: Obs, act: Act, next_obs: Obs, weight: Float[Tensor, "batch K"]) -> None:
+        """Set every head to its posterior given rows that count `weight` times for it; heads without rows stay."""
+        with torch.no_grad():
+            features, targets = self.features(obs, act), self._targets(obs, next_obs)
+            for slot in range(self.max_contexts):
+                share = weight[:, slot].to(features.dtype)
+                if float(share.sum()) < _LEAST_ROWS:
+                    continue
+                used = share > 1e-6
+                found = regress(features[used], targets[used], share[used], self.config.std_floor)
+                self.weight[slot], self.factor[slot], self.shape[slot] = found.mean, found.factor, found.shape
+                self.log_variance[slot] = (found.rate / found.shape).log()
+
+    def log_prior(self) -> Float[Tensor, ""]:
+        """Return log p(theta) where gradients train the weights: independent standard normal numbers."""
+        return -0.5 * (self.weight.square() + math.log(2.0 * math.pi)).sum()
+
+    def set_normaliser(self, obs: Obs, act: Act, next_obs: Obs) -> None:
+        """Fix the scales of inputs, features and targets from data; rows with missing values do not count.
+
+        Raises:
+            DataError: if no complete row is left.
+        """
+        with torch.no_grad():
+            is_complete = torch.cat([obs, act, next_obs], -1).isfinite().all(-1)
+            raw = torch.cat([obs, act], -1)[is_complete].double()
+            self.input_scaler.fit(raw)
+            self.target_scaler.fit((next_obs.double() - obs.double())[is_complete])
+            self.term_scaler.fit(self.table(raw, self.input_scaler(raw)))
+            self.term_scaler.centre[0], self.term_scaler.scale[0], self.term_scaler.inverse_scale[0] = 0.0, 1.0, 1.0
+            place = torch.linspace(0, len(raw) - 1, NUM_EXAMPLES, dtype=torch.float64).round().long()
+            self.examples.copy_(raw[place])
+
+    def reset_slots(self, slots: Slots, generator: torch.Generator | None = None) -> None:
+        """Draw fresh weights for the heads in `slots` and set their noise to the targets' spread."""
+        with torch.no_grad():
+            drawn = torch.randn(len(slots), *self.weight.shape[1:], generator=generator, dtype=self.weight.dtype)
+            self.weight[slots] = _FRESH_STD * drawn.to(self.weight.device)
+            self.factor[slots], self.shape[slots], self.log_variance[slots] = 0.0, _FRESH_SHAPE, 0.0
+
+    def equations(self, slots: Slots, names: list[str] | None = None) -> list[list[str]]:
+        """Return for each of some contexts what it does to every column, as equations in the data's own units."""
+        from mbrl_hdp_dynamics.equations import equations
+
+        return equations(self, slots.tolist(), names)
+
+    def _targets(self, obs: Obs, next_obs: Obs) -> Float[Tensor, "batch S"]:
+        return self.target_scaler(next_obs.to(self.weight.dtype) - obs.to(self.weight.dtype))
+
+    def _rows(self, obs: Tensor, act: Tensor, context: Tensor, noise: _TNoise | None) -> Tensor:
+        self._check_contexts(context)
+        features = self.features(obs, act)
+        mean = features.new_empty(*features.shape[:-1], self.obs_dim)
+        leverage = features.new_zeros(*features.shape[:-1], 1)
+        for slot in context.unique().tolist():
+            mine = context == slot
+            mean[mine] = features[mine] @ self.weight[slot]
+            if noise is not None:
+                leverage[mine] = (features[mine] @ self.factor[slot]).square().sum(-1, keepdim=True)
+        if noise is not None:
+            variance = self.noise_variance()[context] * (1.0 + leverage)
+            mean = mean + noise.like(mean, variance, self.shape[context][:, None])
+        return (obs + self.target_scaler.undo(mean)).to(obs.dtype)
+
+    def _blocks(self, obs: Tensor, act: Tensor, context: Tensor, noise: _TNoise | None) -> Tensor:
+        self._check_contexts(context)
+        features = self.features(obs, act.expand(*obs.shape[:2], -1))
+        mean = features @ self.weight[context]
+        if noise is not None:
+            leverage = (features @ self.factor[context]).square().sum(-1, keepdim=True)
+            variance = self.noise_variance()[context][:, None] * (1.0 + leverage)
+            mean = mean + noise.like(mean, variance, self.shape[context][:, None, None])
+        return (obs + self.target_scaler.undo(mean)).to(obs.dtype)
+
+    def _check_contexts(self, context: Tensor) -> None:
+        if context.numel() and not 0 <= int(context.min()) <= int(context.max()) < self.max_contexts:
+            raise DataError(
+                f"context must lie in [0, {self.max_contexts}), got values from {int(context.min())} to "
+                f"{int(context.max())}"
+            )
+
+
+@dataclass(frozen=True)
+class _TNoise:
+    """Where Student t numbers come from."""
+
+    generator: Any
+
+    def like(self, values: Tensor, variance: Tensor, shape: Tensor) -> Tensor:
+        """Draw in the shape of `values`: normal numbers of variances that are themselves inverse gamma."""
+        normal = torch.randn(values.shape, generator=self.generator, dtype=values.dtype, device=values.device)
+        gamma = torch._standard_gamma(shape.expand_as(values).contiguous(), generator=self.generator)
+        return normal * (variance * shape / gamma).sqrt()
+
+
+def build_sparse(config: SparseConfig, task: TaskSpec) -> SparseDynamics:
+    """Build `sparse`.
+
+    Raises:
+        ConfigError: on settings out of range, or text that is no term.
+    """
+    check_settings(config, "dynamics")
+    return SparseDynamics(task, config)
