@@ -29,7 +29,7 @@ from mbrl_hdp.inference.schedule import POLISH, FitConfig
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.starts import SeveralDynamics, Start, informed, plan_starts
 from mbrl_hdp.inference.structure import search_structure
-from mbrl_hdp.inference.trainer import RunLength, Trainer
+from mbrl_hdp.inference.trainer import Report, RunLength, Trainer
 from mbrl_hdp.inference.warm_up import warm_up
 from mbrl_hdp.seeding import sub_seed, torch_generator
 from mbrl_hdp.settings import check_settings
@@ -39,6 +39,8 @@ from mbrl_hdp.types import TaskSpec
 FEWEST_TO_SPLIT = 20
 # Networks are not tried where they could explain less than this of what closed-form heads leave over.
 _LEAST_EXPLAINABLE = 0.03
+# One in so many steps of a run from random heads is added to lower its floors before runs are compared.
+_SHARPEN = 4
 
 
 def fit(
@@ -110,7 +112,10 @@ def fit(
         polish: dict[str, Any] = {}
         if recipe.is_polished:
             whole = _Job(config, EpisodeTensors.of(data, device=place), None, held_out)
-            polish = _length_entry(_polish(model, whole, sub_seed(seed, "polish"), bar))
+            report = bar.start_run("polish", config.polish_steps)
+            length = _polish(model, whole, sub_seed(seed, "polish"), report, config.polish_steps)
+            bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+            polish = _length_entry(length)
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -234,9 +239,25 @@ class _Runs:
         return allowed[choose([self.results[i].score for i in allowed])]
 
     def _is_needless(self, start: Start) -> bool:
+        """Return whether a candidate has nothing to add to the runs so far."""
+        if self.warm_start is not None or self.job.config.start != "search":
+            return False
+        return self._is_confirmed(start) or self._is_explained(start)
+
+    def _is_confirmed(self, start: Start) -> bool:
+        """Return whether a run from random heads already agreed with the one from the search, and did no better."""
+        same = [run for run in self.results if run.start.dynamics.name == start.dynamics.name]
+        found = [run for run in same if run.start.contexts is not None]
+        others = [run for run in same if run.start.contexts is None]
+        if start.contexts is not None or not found or not others:
+            return False
+        agree = all(run.model.num_contexts == found[0].model.num_contexts for run in others)
+        return agree and choose([run.score for run in (found[0], *others)]) == 0
+
+    def _is_explained(self, start: Start) -> bool:
         """Return whether other heads explain all that state and action can, so that networks have nothing to add."""
         others = [run for run in self.results if run.start.dynamics.name != start.dynamics.name]
-        if not others or len(self.build.families) == 1 or self.build.has_closed_form(start.dynamics):
+        if not others or self.build.has_closed_form(start.dynamics):
             return False
         best = others[choose([run.score for run in others])].model
         return explainable_share(best, self.job.held_out) < _LEAST_EXPLAINABLE
@@ -304,9 +325,9 @@ def build_model(parts: ModelParts, task: TaskSpec, registry: Registry) -> Contex
 def _train(model: ContextModel, job: _Job, start: Start, seed: int, from_scratch: bool, bar: FitProgress) -> RunLength:
     """Train a candidate from where it starts."""
     report = bar.start_run(start.name, job.config.num_steps)
-    has_closed_form = isinstance(model.dynamics, ClosedFormDynamics) and (start.contexts or not from_scratch)
     with seeded(seed, job.data.device):
-        kind = CoordinateTrainer if has_closed_form else Trainer
+        has_heads = start.contexts is not None or not from_scratch
+        kind = CoordinateTrainer if has_heads and _is_closed_form(model, job.config) else Trainer
         generator = torch_generator(seed, "minibatch")
         trainer = kind(model.prior, model.dynamics, model.distillation, job.data, job.config, start.schedule, generator)
         trainer.keep = model.is_active.clone()
@@ -323,7 +344,16 @@ def _train(model: ContextModel, job: _Job, start: Start, seed: int, from_scratch
             length = trainer.run(report, from_scratch, job.aside)
     model.is_active = trainer.keep
     model.extract()
+    if from_scratch and start.contexts is None and job.config.start == "search":
+        # Runs are compared with their floors lowered, as the one from the search has them.
+        extra = _polish(model, job, seed, report, job.config.num_steps // _SHARPEN)
+        length = RunLength(length.num_steps + extra.num_steps, length.is_stopped)
     return length
+
+
+def _is_closed_form(model: ContextModel, config: FitConfig) -> bool:
+    """Return whether training takes the closed form of the heads; `start=random` is gradients throughout."""
+    return config.start == "search" and isinstance(model.dynamics, ClosedFormDynamics)
 
 
 def _begin(trainer: Trainer, start: Start) -> torch.Tensor:
@@ -336,34 +366,32 @@ def _begin(trainer: Trainer, start: Start) -> torch.Tensor:
     return start.contexts.slots(size, device)
 
 
-def _polish(model: ContextModel, job: _Job, seed: int, bar: FitProgress) -> RunLength:
-    """Train the chosen model on all data with its contexts settled: no slot comes or goes, noise floors fall.
+def _polish(model: ContextModel, job: _Job, seed: int, report: Report, num_steps: int) -> RunLength:
+    """Train a model with its contexts settled: no slot comes or goes, noise floors fall.
 
     Only the kept heads run, so this is cheap.
     """
     model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
     model.dynamics.sharpen()
-    report = bar.start_run("polish", job.config.polish_steps)
-    kind = CoordinateTrainer if isinstance(model.dynamics, ClosedFormDynamics) else Trainer
+    kind = CoordinateTrainer if _is_closed_form(model, job.config) else Trainer
     with seeded(seed, job.data.device):
         generator = torch_generator(seed, "minibatch")
         parts = model.prior, model.dynamics, model.distillation
-        trainer = kind(*parts, job.data, job.config, POLISH, generator, job.config.polish_steps)
+        trainer = kind(*parts, job.data, job.config, POLISH, generator, num_steps)
         trainer.keep = model.is_active.clone()
-        if isinstance(trainer, CoordinateTrainer):
+        if isinstance(trainer, CoordinateTrainer) and num_steps > 0:
             length = trainer.run_from(None, report, is_masking=False)
         else:
             length = trainer.run(report, from_scratch=False)
         trainer.settle_chain()
     model.extract()
-    bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
     return length
 
 
 def _refits(warm_start: ContextModel, config: FitConfig, recipe: Recipe, reset: str | None) -> list[Start]:
     """Return the runs that go on from a model."""
     part = warm_start.parts.dynamics
-    if reset is None or isinstance(warm_start.dynamics, ClosedFormDynamics):
+    if reset is None or _is_closed_form(warm_start, config):
         return [Start(recipe.refit.name, part, recipe.refit)]
     return plan_starts(part, False, None, config)
 
