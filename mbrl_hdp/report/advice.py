@@ -50,7 +50,7 @@ def _assurance(found: Found) -> str:
     num_good, num_runs = len(_good_runs(found)), len(found["runs"])
     if num_good > 1:
         return f"sure, since {num_good} of {num_runs} runs predict equally well and agree on the number"
-    return f"fairly sure, but only {num_good} of {num_runs} runs found this number; fit.num_restarts=6 adds evidence"
+    return f"fairly sure, but only {num_good} of {num_runs} runs predicts this well; fit.num_restarts=6 adds evidence"
 
 
 def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
@@ -94,10 +94,11 @@ def _runs_differ(found: Found) -> Iterator[tuple[str, str]]:
 def _little_data(found: Found) -> Iterator[tuple[str, str]]:
     steps = found["num_transitions"]
     fewest = min(found["stationary"]) * steps
-    remedy = "record more" + ("" if found["parts"]["dynamics"] == "linear" else ", or dynamics=linear for a small log")
+    has_networks = found["parts"]["dynamics"] not in ("linear", "sparse")
+    remedy = "record more" + ("" if not has_networks else ", or dynamics=linear for a small log")
     if fewest < _FEW_STEPS_A_CONTEXT:
         yield f"some context has only about {fewest:.0f} steps of data", remedy
-    elif steps < _FEW_STEPS and found["parts"]["dynamics"] != "linear":
+    elif steps < _FEW_STEPS and has_networks:
         yield f"{steps} steps are few for networks", "dynamics=linear"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,9 @@ class FitSummary:
         threshold: mass below which a slot is dropped; None if the rule has no threshold.
         certainty: mean over steps of the largest smoothed probability.
         log_likelihood: per observed transition, all data.
-        runs: the restarts with their held-out scores.
+        runs: the runs that were compared, with their held-out scores.
+        search: what the structure search found, and which runs were not needed; empty without a search.
+        equations: what every context does to each column, where the transition model can be written down.
         num_episodes: episodes of the data.
         num_transitions: observed transitions of the data.
         truth: scores against the truth; None where it is unknown.
@@ -83,6 +86,8 @@ class FitSummary:
     runs: list[dict[str, Any]]
     num_episodes: int
     num_transitions: int
+    search: dict[str, Any]
+    equations: list[list[str]]
     truth: Truth | None
     seed: int
     wall_time_s: float
@@ -113,16 +118,24 @@ class FitSummary:
 
     def text(self) -> str:
         """Return the printed summary."""
-        blocks = [_found(self), _contexts(self), _how_sure(self), _truth(self), _what_to_change(self)]
+        blocks = [
+            _found(self),
+            _contexts(self),
+            _what_they_do(self),
+            _how_sure(self),
+            _truth(self),
+            _what_to_change(self),
+        ]
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def summarise(model: ContextModel, found: Analysis) -> FitSummary:
+def summarise(model: ContextModel, found: Analysis, names: Sequence[str] = ()) -> FitSummary:
     """Sum up a fitted model and what it says about the data it was learned from (or any other of the same columns).
 
     Args:
         model: the fitted model.
         found: `model.analyse(data)`.
+        names: what the columns of observations and actions are called.
     """
     data = found.data
     parts = {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")}
@@ -147,11 +160,19 @@ def summarise(model: ContextModel, found: Analysis) -> FitSummary:
         transition=model.transition.tolist(),
         log_likelihood=found.log_likelihood_per_step,
         num_episodes=data.num_episodes,
+        search=model.report.search,
+        equations=_equations(model, names),
         truth=compare(model, found),
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
         advice=advise({**known, "row_concentration": row_concentration}),
     )
+
+
+def _equations(model: ContextModel, names: Sequence[str]) -> list[list[str]]:
+    """Return what the contexts do, where the transition model can say it in equations."""
+    write = getattr(model.dynamics, "equations", None)
+    return write(model.slots, list(names) or None) if callable(write) else []
 
 
 def slot_mass(model: ContextModel) -> Float[np.ndarray, " K"]:
@@ -208,6 +229,15 @@ def _contexts(summary: FitSummary) -> list[str]:
     return lines
 
 
+def _what_they_do(summary: FitSummary) -> list[str]:
+    if not summary.equations:
+        return []
+    lines = ["What each context does in a step:"]
+    for number, equations in enumerate(summary.equations):
+        lines += [f"  context {number}", *(f"    {line}" for line in equations)]
+    return lines
+
+
 def _how_sure(summary: FitSummary) -> list[str]:
     dropped = [mass for slot, mass in enumerate(summary.slot_mass) if slot not in summary.slots]
     scored = "held-out" if summary.num_episodes >= 5 else "training (too few episodes to hold any out)"
@@ -220,12 +250,20 @@ def _how_sure(summary: FitSummary) -> list[str]:
         )
     for number, run in enumerate(summary.runs, 1):
         lines.append(
-            f"  run {number} ({run['schedule']}): {run['num_contexts']} contexts, {scored} log-likelihood per step "
+            f"  run {number} ({_run_name(run)}): {run['num_contexts']} contexts, {scored} log-likelihood per step "
             f"{run['held_out_log_likelihood']:.3f}, prediction error {run['held_out_rmse']:.3f}"
             + ("  <- taken" if run["taken"] else "")
         )
+    if summary.search:
+        lines.append(f"  the structure search found {summary.search['num_contexts']} before these runs")
+    if summary.search.get("skipped"):
+        lines.append(f"  not needed: {', '.join(summary.search['skipped'])}; the runs above leave nothing to explain")
     lines.append(f"  mean posterior probability of the most likely context of a step: {summary.certainty:.3f}")
     return lines
+
+
+def _run_name(run: dict[str, Any]) -> str:
+    return f"{run['dynamics']}, {run['schedule']}" if "dynamics" in run else str(run["schedule"])
 
 
 def _truth(summary: FitSummary) -> list[str]:
