@@ -18,7 +18,10 @@ from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.reproduce import ReproduceOptions
 
-_FIT_WORDS = "a .npz or .csv file or minari:ID, then settings, as in max_contexts=10 dynamics=linear out=DIR"
+_FIT_WORDS = (
+    "a .csv (.tsv, .txt), .npz or parquet file, a folder of parquet files or minari:ID, then settings, as in "
+    "time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 dynamics=linear out=DIR"
+)
 
 Command = Callable[[list[str]], int]
 
@@ -94,16 +97,25 @@ def label(words: list[str]) -> int:
     """Return the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
     parser = _parser("label", label)
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
-    parser.add_argument("data", metavar="DATA", help=".npz or .csv file, or minari:ID")
+    parser.add_argument("data", metavar="DATA", help=".csv, .npz or parquet file, or minari:ID")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="key=value",
+        help="what differs from the fit's data, as in time=stamp allow_missing=true",
+    )
     parser.add_argument("-o", "--out", default="labels.csv", help="CSV file to write (default: labels.csv)")
-    parser.add_argument("--allow-missing", action="store_true", help="let NaN or empty cells mark missing samples")
+    parser.add_argument(
+        "--allow-missing", action="store_true", help=argparse.SUPPRESS
+    )  # `fit`'s word is the one to use
     options = parser.parse_intermixed_args(words)
     from mbrl_hdp.runtime import configure
 
     configure()
     from mbrl_hdp.experiments.label_command import label_file
 
-    print(label_file(options.model, options.data, options.out, options.allow_missing))
+    words = [*options.words, *(["allow_missing=true"] if options.allow_missing else [])]
+    print(label_file(options.model, options.data, options.out, words))
     return 0
 
 

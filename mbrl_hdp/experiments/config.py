@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import ConfigError, did_you_mean
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
@@ -85,14 +86,19 @@ class MainConfig:
 
 
 @dataclass
-class FitMainConfig:
-    """All settings of `mbrl-hdp fit`."""
+class FitMainConfig(LogConfig):
+    """All settings of `mbrl-hdp fit`; `LogConfig` has those of the data's columns."""
 
     seed: int = setting(0, "seed of the whole fit", at_least=0, at_most=MAX_SEED)
     max_contexts: int = setting(10, "upper bound K on the number of contexts", at_least=1, at_most=MAX_CONTEXTS)
-    dt: float | None = setting(None, "seconds per step, for transition models that integrate positions", above=0.0)
-    out: str = setting("outputs/fit", "folder of the model and its report; an earlier fit in it is replaced")
-    allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
+    dt: float | None = setting(
+        None, "seconds per step, for transition models that integrate positions; null: from the time column", above=0.0
+    )
+    pca: int | None = setting(
+        None, "learn on this many principal components of the observations, for data with many sensors", at_least=1
+    )
+    out: str = setting("outputs/fit", "folder of the model and its report")
+    overwrite: bool = setting(False, "replace an earlier fit in that folder")
     device: str = setting(
         "auto",
         "where the model is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small)",
@@ -341,6 +347,8 @@ def _typed(config: DictConfig, name: str) -> Any:
             f"the configuration does not follow {name}_schema; keep it first in conf/{name}.yaml's defaults"
         )
     check_settings(typed)
+    if isinstance(typed, FitMainConfig):
+        typed.check()
     if isinstance(typed, MainConfig):
         check_budgets(typed.env.budgets)
         check_fit(typed)
