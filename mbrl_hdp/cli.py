@@ -87,9 +87,11 @@ def fit(words: list[str]) -> int:
         print(job.yaml(), end="")
         return 0
     outcome = run_job(job)
+    from mbrl_hdp.report.effects import Names
     from mbrl_hdp.report.fit_report import write_fit_report
 
-    print(write_fit_report(outcome.model, outcome.analysis, job.out, outcome.columns.obs))
+    names = Names(outcome.log.obs_names, outcome.log.act_names)
+    print(write_fit_report(outcome.model, outcome.analysis, job.out, names))
     return 0
 
 
@@ -99,15 +101,10 @@ def label(words: list[str]) -> int:
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
     parser.add_argument("data", metavar="DATA", help=".csv, .npz or parquet file, or minari:ID")
     parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="key=value",
-        help="what differs from the fit's data, as in time=stamp allow_missing=true",
+        "words", nargs="*", metavar="key=value", help="what differs from the fit's data, as in allow_missing=true"
     )
     parser.add_argument("-o", "--out", default="labels.csv", help="CSV file to write (default: labels.csv)")
-    parser.add_argument(
-        "--allow-missing", action="store_true", help=argparse.SUPPRESS
-    )  # `fit`'s word is the one to use
+    parser.add_argument("--allow-missing", action="store_true", help=argparse.SUPPRESS)  # now allow_missing=true
     options = parser.parse_intermixed_args(words)
     from mbrl_hdp.runtime import configure
 

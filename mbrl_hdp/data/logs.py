@@ -93,6 +93,11 @@ def log_from_frame(frame: Any, config: LogConfig, rest: bool = False, place: str
     return build_log(pd.DataFrame(numbers).reset_index(drop=True), roles, config, row_place)
 
 
+def is_frame(value: Any) -> bool:
+    """Return whether something is a pandas or polars table."""
+    return type(value).__module__.partition(".")[0] in {"pandas", "polars"} and hasattr(value, "columns")
+
+
 def as_pandas(frame: Any) -> pd.DataFrame:
     """Return a pandas table of a pandas or polars one (lazy ones are collected).
 
@@ -143,10 +148,8 @@ def build_log(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Calla
             f"{_count(len(tables) - len(long), 'episode')} of a single row {_was(len(tables) - len(long))} left out"
         )
     codes, context_names = _contexts([table for table, _, _ in long], roles, place)
-    is_missing = config.allow_missing or any(table.isna().to_numpy().any() for table, _, _ in long)
-    data = Trajectories.from_episodes(
-        [_episode(table, roles, code) for (table, _, _), code in zip(long, codes, strict=True)], is_missing
-    )
+    episodes = [_episode(table, roles, code) for (table, _, _), code in zip(long, codes, strict=True)]
+    data = Trajectories.from_episodes(episodes, config.allow_missing or any(map(_has_holes, episodes)))
     has_time, has_names = "time" in roles.single, "episode" in roles.single
     dt = None if ordered.found is None or not has_time else (config.resample or ordered.found.dt)
     return Log(
@@ -323,6 +326,12 @@ def _episode(table: pd.DataFrame, roles: Roles, codes: np.ndarray | None) -> Epi
         reward=reward,
         terminated=None if ends is None else bool((ends == 1).any()),
     )
+
+
+def _has_holes(episode: Episode) -> bool:
+    arrays = (episode.obs, episode.act, episode.reward)
+    is_unknown = episode.context is not None and bool((episode.context < 0).any())
+    return is_unknown or any(array is not None and bool(np.isnan(array).any()) for array in arrays)
 
 
 def _count(number: int, word: str) -> str:

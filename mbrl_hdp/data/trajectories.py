@@ -108,9 +108,10 @@ class Trajectories:
         if reward is not None:
             reward = float_array("reward", reward)
             check_shape("reward", reward, (num_episodes, max_steps), "episodes, transitions")
-        for name, array, is_valid in (("obs", obs, is_state), ("act", act, is_step), ("reward", reward, is_step)):
+        arrays = (("obs", obs, is_state), ("act", act, is_step), ("reward", reward, is_step))
+        check_finite(arrays, allow_missing)
+        for _, array, is_valid in arrays:
             if array is not None:
-                check_finite(name, array, is_valid, allow_missing)
                 array[~is_valid] = 0.0
         if context is not None:
             context = context_array(context, is_step, allow_missing)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from mbrl_hdp.data.arrays import as_trajectories
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DivergenceError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
@@ -19,6 +20,7 @@ from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.inference.precision import check_precision
+from mbrl_hdp.inference.prediction_error import scaled_errors
 from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import RECIPES, Recipe
 from mbrl_hdp.inference.schedule import POLISH, FitConfig, Schedule
@@ -59,7 +61,7 @@ class HeldOutScore:
 
 
 def fit(
-    data: Trajectories,
+    data: Any,
     prior: str | Part = "hdp",
     distillation: str | Part = "stationary",
     dynamics: str | Part = "delta_mlp",
@@ -77,7 +79,9 @@ def fit(
     """Learn a context model from trajectories.
 
     Args:
-        data: episodes; actions, true contexts and rewards are optional (true contexts are never looked at).
+        data: `Trajectories`, or what `mbrl_hdp.data.arrays.as_trajectories` makes some of: a pandas or polars table,
+            arrays, lists of episodes, dictionaries. Actions, true contexts and rewards are optional (true contexts are
+            never looked at).
         prior: name of a registered prior, or a `Part` with its settings.
         distillation: name of a registered distillation rule, or a `Part`.
         dynamics: name of a registered transition model, or a `Part`.
@@ -105,6 +109,7 @@ def fit(
     recipe = RECIPES[config.recipe]
     config = recipe.settle(config)
     check_device(device)
+    data = as_trajectories(data)
     _check_data(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
     build = _Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe)
@@ -172,11 +177,8 @@ def _is_within_chance(difference: Float[np.ndarray, " n"]) -> bool:
 
 def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
     """Score a model on episodes that it was not trained on."""
-    next_obs = data.obs[:, 1:]
-    change = (next_obs - data.obs[:, :-1])[data.is_observed]
-    spread = np.maximum(change.std(0), 1e-12)
     found = model.analyse(data)
-    error = (found.predicted - next_obs)[data.is_observed] / spread
+    error = scaled_errors(found.predicted, data)
     num_steps = np.maximum(data.is_observed.sum(-1), 1)
     return HeldOutScore(
         log_likelihoods=found.log_likelihood / num_steps,

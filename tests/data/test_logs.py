@@ -7,7 +7,7 @@ import pytest
 
 from mbrl_hdp.cli import main
 from mbrl_hdp.data.files import read_log
-from mbrl_hdp.experiments.fit_command import prepare
+from mbrl_hdp.experiments.fit_command import prepare, run_job
 from mbrl_hdp.experiments.label_command import label_file
 from tests.data.make_logs import CASES, FOLDER
 
@@ -33,10 +33,14 @@ def test_the_right_numbers_come_out(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_command_each(name, tmp_path, capsys):
+def test_one_command_each(name, tmp_path):
     case = CASES[name]()
     out = tmp_path / "model"
-    assert main(["fit", str(FOLDER / name), *case.words, *QUICK, f"out={out}"]) == 0, capsys.readouterr().err
+    line = [str(FOLDER / name), *case.words, *QUICK, f"out={out}"]
+    if name == "rover.tsv":  # figures and report once; they take longer than all the rest
+        assert main(["fit", *line]) == 0
+    else:
+        run_job(prepare(line), progress=False)
     rows = (out / "labels.csv").read_text().splitlines()
     assert len(rows) == 1 + sum(len(obs) - 1 for obs in case.obs)
     # `label` needs no words: it reads the file as the fit did.
