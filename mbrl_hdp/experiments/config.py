@@ -118,6 +118,11 @@ _RUN_GROUPS = ("prior", "distillation", "dynamics", "agent", "planner")
 _SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitMainConfig}
 
 
+def schema_of(name: str) -> type[Any]:
+    """Return the dataclass of a configuration, `main` or `fit`."""
+    return _SCHEMAS[name]
+
+
 def config_dir() -> Path:
     """Return the folder of conf/: inside the package when installed from a wheel, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
@@ -370,4 +375,5 @@ __all__ = [
     "load_run_config",
     "register_configs",
     "registry_for",
+    "schema_of",
 ]
