@@ -45,4 +45,4 @@ register_envs()
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({"__version__", *__all__})

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,9 +17,24 @@ from mbrl_hdp.endings import ending, noted_signals
 from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 
 if TYPE_CHECKING:
+    from mbrl_hdp.doctor import Finding
     from mbrl_hdp.experiments.reproduce import ReproduceOptions
 
-_FIT_WORDS = "a .npz or .csv file or minari:ID, then settings, as in max_contexts=10 dynamics=linear out=DIR"
+_FIT_WORDS = (
+    "a .csv (.tsv, .txt), .npz or parquet file, a folder of parquet files or minari:ID, then settings, as in "
+    "time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 dynamics=linear out=DIR"
+)
+
+_TRAIN_HELP = """usage: mbrl-hdp train [key=value ...] [-m] [--cfg job] [--config-dir FOLDER] [--trust]
+       mbrl-hdp train resume=RUN [--trust]
+
+Learn to control by Algorithm 1.
+  -m, --multirun       a sweep: every combination of values between commas, as in seed=0,1,2 agent=c_cem,c_sac
+  --cfg job            print the full typed configuration and do nothing
+  --config-dir FOLDER  look for presets in a folder of yours, too
+  --trust              with resume=RUN: let the run import the modules that its settings name
+  --hydra-help         Hydra's own flags
+env=, experiment= and env/budgets= take the presets in conf/ (a wrong name lists them)."""
 
 Command = Callable[[list[str]], int]
 
@@ -60,9 +76,18 @@ def _command(name: str) -> Command:
 
 def train(words: list[str]) -> int:
     """Learn to control by Algorithm 1; any Hydra override, -m for sweeps, --cfg job to look."""
+    if {"-h", "--help"} & set(words):
+        print(_TRAIN_HELP + "\n\n" + _settings_help("main"))
+        return 0
     from mbrl_hdp.experiments.app import run_app
 
     return run_app(words, _draw_curve)
+
+
+def _settings_help(name: str) -> str:
+    from mbrl_hdp.experiments.settings_help import help_text
+
+    return help_text(name)
 
 
 def _draw_curve(folder: Path) -> None:
@@ -76,6 +101,9 @@ def fit(words: list[str]) -> int:
     parser = _parser("fit", fit)
     parser.add_argument("words", nargs="*", metavar="DATA [key=value ...]", help=_FIT_WORDS)
     parser.add_argument("--cfg", choices=["job"], help="print the full typed configuration and do nothing")
+    if {"-h", "--help"} & set(words):
+        print(parser.format_help() + "\n" + _settings_help("fit"))
+        return 0
     options = parser.parse_intermixed_args(words)
     from mbrl_hdp.experiments.fit_command import prepare, run_job
 
@@ -84,9 +112,11 @@ def fit(words: list[str]) -> int:
         print(job.yaml(), end="")
         return 0
     outcome = run_job(job)
+    from mbrl_hdp.report.effects import Names
     from mbrl_hdp.report.fit_report import write_fit_report
 
-    print(write_fit_report(outcome.model, outcome.analysis, job.out, outcome.columns.obs, outcome.columns.act))
+    names = Names(outcome.log.obs_names, outcome.log.act_names)
+    print(write_fit_report(outcome.model, outcome.analysis, job.out, names))
     return 0
 
 
@@ -94,16 +124,20 @@ def label(words: list[str]) -> int:
     """Return the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
     parser = _parser("label", label)
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
-    parser.add_argument("data", metavar="DATA", help=".npz or .csv file, or minari:ID")
+    parser.add_argument("data", metavar="DATA", help=".csv, .npz or parquet file, or minari:ID")
+    parser.add_argument(
+        "words", nargs="*", metavar="key=value", help="what differs from the fit's data, as in allow_missing=true"
+    )
     parser.add_argument("-o", "--out", default="labels.csv", help="CSV file to write (default: labels.csv)")
-    parser.add_argument("--allow-missing", action="store_true", help="let NaN or empty cells mark missing samples")
+    parser.add_argument("--allow-missing", action="store_true", help=argparse.SUPPRESS)  # now allow_missing=true
     options = parser.parse_intermixed_args(words)
     from mbrl_hdp.runtime import configure
 
     configure()
     from mbrl_hdp.experiments.label_command import label_file
 
-    print(label_file(options.model, options.data, options.out, options.allow_missing))
+    words = [*options.words, *(["allow_missing=true"] if options.allow_missing else [])]
+    print(label_file(options.model, options.data, options.out, words))
     return 0
 
 
@@ -113,18 +147,37 @@ def evaluate(words: list[str]) -> int:
     parser.add_argument("run", help="run directory of `mbrl-hdp train`")
     parser.add_argument("--episodes", type=int, default=50, help="number of episodes (default 50)")
     parser.add_argument("--trust", action="store_true", help="let the run import the modules that its settings name")
+    parser.add_argument("--seed", type=int, help="seed of the episodes (default: the run's own, as in its summary)")
+    parser.add_argument("--render", action="store_true", help="show the episodes in a window")
+    parser.add_argument("--video", metavar="FILE.gif", help="also write the first episode as an animated GIF")
     options = parser.parse_args(words)
     if options.episodes < 1:
         raise MbrlHdpError(f"--episodes must be at least 1, got {options.episodes}")
+    if options.seed is not None and options.seed < 0:
+        raise MbrlHdpError(f"--seed must be at least 0, got {options.seed}")
+    if options.video is not None:
+        _check_video(Path(options.video))
     from mbrl_hdp.experiments.runs import evaluate_run
 
-    result = evaluate_run(Path(options.run), options.episodes, options.trust)
+    result = evaluate_run(Path(options.run), options.episodes, options.trust, options.seed, options.render)
     low, high = result.return_ci
     spread = f"{result.return_mean:.2f} +- {result.return_std:.2f}"
     print(f"return {spread}, 95 % interval of the mean {low:.2f} to {high:.2f}")
     if result.context_accuracy is not None:
         print(f"context accuracy {result.context_accuracy:.3f}, switch delay {result.switch_delay or 0.0:.2f} steps")
+    if options.video is not None:
+        from mbrl_hdp.report.animation import animate_run
+
+        print(animate_run(options.run, options.video, is_trusted=options.trust, seed=options.seed)[0])
     return 0
+
+
+def _check_video(path: Path) -> None:
+    """Raise, before any work, if a video cannot be written."""
+    if path.suffix.lower() != ".gif":
+        raise MbrlHdpError(f"--video {path}: episodes are written as animated GIFs; name a file that ends in .gif")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise MbrlHdpError(f"--video {path}: there is no folder {path.parent}, or it is a folder itself")
 
 
 def plugins(words: list[str]) -> int:
@@ -172,16 +225,26 @@ def doctor(words: list[str]) -> int:
 
         shown = [finding for finding in findings if options.all or finding.status != "ok"]
         rows = [[finding.status, finding.what, finding.found, finding.advice] for finding in shown]
-        passed = sum(finding.status == "ok" for finding in findings)
-        print(f"{passed} of {len(findings)} checks passed" + ("" if options.all else "; --all lists them"))
+        print(_health(findings) + ("" if options.all else "; --all lists everything"))
         print_table("mbrl-hdp doctor", ["status", "what", "found", "what to do"], rows)
     return 0 if is_healthy(findings) else 1
+
+
+def _health(findings: Sequence[Finding]) -> str:
+    """Return one line: what is wrong, what is only optional, and that the rest is fine."""
+    counts = Counter(finding.status for finding in findings)
+    failed, differs = counts["missing"], counts["differs"]
+    words = "Nothing is missing" if not failed else f"{failed} {'part is' if failed == 1 else 'parts are'} missing"
+    words += f": {counts['ok']} checks are fine"
+    words += f", {differs} differ from what was tested" if differs else ""
+    return words + (f", {counts['optional']} optional parts are not installed" if counts["optional"] else "")
 
 
 def reproduce(words: list[str]) -> int:
     """Run what is missing or stale of a study of the paper, ours beside its numbers; --stale only lists it."""
     parser = _parser("reproduce", reproduce)
-    parser.add_argument("name", nargs="?", help="a study, or all; an unknown name lists them")
+    parser.add_argument("name", nargs="?", help="a study, or all; --list shows them")
+    parser.add_argument("--list", action="store_true", help="list the studies and run nothing")
     parser.add_argument(
         "--stale", action="store_true", help="list what is out of date and run nothing; exit code 1 if anything is"
     )
@@ -193,13 +256,19 @@ def reproduce(words: list[str]) -> int:
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
-    if options.name is None and not options.stale:
-        raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`")
+    if options.name is None and not (options.stale or options.list):
+        raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`; --list shows them")
     from mbrl_hdp.runtime import configure
 
     configure()
-    from mbrl_hdp.experiments.reproduce import ReproduceOptions, share_of
+    from mbrl_hdp.experiments.reproduce import ReproduceOptions, listing, share_of
     from mbrl_hdp.experiments.reproduce import reproduce as run_studies
+
+    if options.list:
+        from mbrl_hdp.report.tables import print_table
+
+        print_table("Studies", ["study", "cells", "max_contexts", "title"], listing())
+        return 0
 
     asked = ReproduceOptions(
         options.seeds,
@@ -231,10 +300,15 @@ def _list_stale(name: str, asked: ReproduceOptions) -> int:
 
 
 def _complete(words: list[str]) -> int:
-    """Answer the shell's tab completion: our own words first, then Hydra's for `train`."""
+    """Answer the shell's tab completion: our own words first, then the settings of `fit`, Hydra's for `train`."""
     line = os.environ.get("COMP_LINE", "")
     typed = line.split()
     if len(typed) > 2 or (len(typed) == 2 and line.endswith(" ")):
+        if typed[1] == "fit":
+            from mbrl_hdp.experiments.settings_help import completions
+
+            print("\n".join(completions("fit", "" if line.endswith(" ") else typed[-1])))
+            return 0
         if typed[1] != "train":
             return 0
         # Hydra strips the program's name only: take the sub-command out of the line for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -65,21 +66,25 @@ def length_array(lengths: Any, num_episodes: int, max_steps: int) -> Int[np.ndar
     return array.astype(np.int64)
 
 
-def check_finite(name: str, array: np.ndarray, is_valid: Bool[np.ndarray, "N T"], allow_missing: bool) -> None:
-    """Refuse infinite values, and NaN unless samples may be missing; name episode, step, column.
+def check_finite(arrays: Sequence[tuple[str, np.ndarray | None, Bool[np.ndarray, "N T"]]], allow_missing: bool) -> None:
+    """Refuse infinite values, and NaN unless samples may be missing; name episode, step, column of the first one.
 
     Args:
-        name: name of the array in the message.
-        array: `N T` or `N T D`.
-        is_valid: True where a step counts; padding may hold anything.
+        arrays: name in the message, values (`N T` or `N T D`) and where a step counts; padding may hold anything.
         allow_missing: let NaN pass.
     """
-    refused = np.isinf(array) if allow_missing else ~np.isfinite(array)
-    refused &= is_valid if array.ndim == 2 else is_valid[..., None]
-    if not refused.any():
+    found = []
+    for order, (name, array, is_valid) in enumerate(arrays):
+        if array is None:
+            continue
+        refused = np.isinf(array) if allow_missing else ~np.isfinite(array)
+        refused &= is_valid if array.ndim == 2 else is_valid[..., None]
+        where = np.argwhere(refused)
+        if len(where):
+            found.append((*where[0][:2].tolist(), order, name, array[tuple(where[0])], where))
+    if not found:
         return
-    where = np.argwhere(refused)
-    value = array[tuple(where[0])]
+    *_, name, value, where = min(found, key=lambda each: each[:3])
     place = ", ".join(f"{axis} {index}" for axis, index in zip(("episode", "step", "column"), where[0], strict=False))
     hint = f"; {_MISSING_HINT}" if np.isnan(value) else ""
     raise DataError(f"{name} is {value} at {place} ({len(where)} such values in all){hint}")

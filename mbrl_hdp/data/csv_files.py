@@ -139,7 +139,7 @@ def _check_cells(
     is_last: Bool[np.ndarray, " R"],
     allow_missing: bool,
 ) -> None:
-    """Check what the cells hold, column by column."""
+    """Check what the cells hold, column by column; then look for the first hole of all."""
     for name in [*columns.obs, *columns.of_transition]:
         values = cells[:, source.header.index(name)]
         source.refuse(np.isinf(values), name, "is not finite")
@@ -154,12 +154,25 @@ def _check_cells(
             goes_on = is_due & np.append(~is_last[1:], False)
             source.refuse(goes_on & (values == 1), name, "is 1 before the last transition of its episode")
             continue
-        if not allow_missing:
-            source.refuse(np.isnan(values) & is_due, name, "is empty (allow_missing=True lets samples be missing)")
         if name == "context":
             labels = np.nan_to_num(values)
             source.refuse((labels != np.floor(labels)) | (labels < 0), name, "is not a whole number from 0")
             source.refuse(labels > MAX_CONTEXT, name, f"is above {MAX_CONTEXT}: number the contexts from 0")
+    if not allow_missing:
+        _check_holes(source, columns, cells, is_last)
+
+
+def _check_holes(
+    source: CsvSource, columns: Columns, cells: Float[np.ndarray, "R C"], is_last: Bool[np.ndarray, " R"]
+) -> None:
+    """Refuse the first empty cell of the file."""
+    names = [*columns.obs, *columns.of_transition]
+    holes = np.isnan(cells[:, columns.places(names)])
+    holes[is_last, len(columns.obs) :] = False
+    if holes.any():
+        row, column = np.argwhere(holes)[0]
+        marked = np.arange(len(cells)) == row
+        source.refuse(marked, names[column], "is empty (allow_missing=true lets samples be missing)")
 
 
 def _build(

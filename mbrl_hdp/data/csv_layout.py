@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 from mbrl_hdp.data.csv_source import CsvSource
-from mbrl_hdp.errors import DataError, did_you_mean, short
+from mbrl_hdp.errors import DataError, short
 
 _REQUIRED = ("episode", "step")
 _OPTIONAL = ("context", "reward", "terminated")
@@ -39,24 +40,34 @@ def read_header(source: CsvSource) -> Columns:
     `obs_0, obs_1, ...` are taken in the order of their numbers, other names (`obs_speed`) as they stand.
 
     Raises:
-        DataError: if a column is missing, doubled or unknown.
+        DataError: if a column is doubled, or no column is an observation.
     """
     header = source.header
     for name, count in Counter(header).items():
         if count > 1:
             raise _header_error(source, f"column {short(name)!r} appears twice")
-        if not name.startswith(("obs_", "act_")) and name not in (*_REQUIRED, *_OPTIONAL):
-            known = [*_REQUIRED, "obs_*", "act_*", *_OPTIONAL]
-            raise _header_error(
-                source, f"column {short(name)!r} is unknown; rename or remove it; {did_you_mean(name, known)}"
-            )
-    for name in _REQUIRED:
-        if name not in header:
-            raise _header_error(source, f"column {name!r} is missing")
     obs, act = _vector_columns(source, "obs_"), _vector_columns(source, "act_")
     if not obs:
         raise _header_error(source, "columns 'obs_*' are missing (obs_0, obs_1, ... or names such as obs_speed)")
     return Columns(header, obs, act, [*act, *(name for name in _OPTIONAL if name in header)])
+
+
+def is_own_layout(path: Path) -> Columns | None:
+    """Return the columns of a file that has this layout's names and no others, between commas; None for any other.
+
+    Raises:
+        DataError: if a column of this layout is missing, doubled or misnumbered.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            line = next((line for line in file if line.strip()), "")
+    except OSError:
+        return None
+    names = {name.strip() for name in line.split(",")}
+    is_known = all(name.startswith(("obs_", "act_")) or name in (*_REQUIRED, *_OPTIONAL) for name in names)
+    if not is_known or not {*_REQUIRED} <= names:
+        return None
+    return read_header(CsvSource.open(path))
 
 
 def _vector_columns(source: CsvSource, prefix: str) -> list[str]:
@@ -70,6 +81,4 @@ def _vector_columns(source: CsvSource, prefix: str) -> list[str]:
 
 
 def _header_error(source: CsvSource, problem: str) -> DataError:
-    if len(source.header) == 1 and any(separator in source.header[0] for separator in ";\t"):
-        return source.error("is not separated by commas: save it with ',' between cells", line=source.header_line)
     return source.error(problem, line=source.header_line)

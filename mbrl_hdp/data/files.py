@@ -5,33 +5,80 @@ from __future__ import annotations
 from pathlib import Path
 
 from mbrl_hdp.data.csv_files import load_csv, save_csv
+from mbrl_hdp.data.csv_layout import is_own_layout
+from mbrl_hdp.data.logs import Log, read_text_log
 from mbrl_hdp.data.minari_files import load_minari, save_minari
 from mbrl_hdp.data.npz_files import load_npz, save_npz
+from mbrl_hdp.data.parquet_files import is_parquet, read_parquet_log
+from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.errors import DataError
+from mbrl_hdp.errors import ConfigError, DataError
 
 _MINARI = "minari:"
-_LOADERS = {".npz": load_npz, ".csv": load_csv}
 _SAVERS = {".npz": save_npz, ".csv": save_csv}
+_TEXTS = (".csv", ".tsv", ".txt", ".dat", ".log")
+_READ = (".npz", *_TEXTS, ".parquet", ".pq")
 
 
-def load_trajectories(path_or_id: str | Path, allow_missing: bool = False) -> Trajectories:
-    """Load trajectories from a `.npz` file, a `.csv` file or a Minari dataset (`minari:ID`).
+def load_trajectories(
+    path_or_id: str | Path, allow_missing: bool = False, columns: LogConfig | None = None
+) -> Trajectories:
+    """Load trajectories from a `.npz`, text (`.csv`, ...) or parquet file or a Minari dataset (`minari:ID`).
 
     Args:
-        path_or_id: where they are.
+        path_or_id: where they are; a folder of parquet files is one table.
         allow_missing: let NaN (an empty cell) mark missing samples.
+        columns: which columns of a table are what; the library's own names (`episode, step, obs_*, act_*`) by default.
 
     Raises:
         DataError: if there is nothing there, or not what it should be.
 
     Example:
         >>> data = load_trajectories("logs.csv")
+        >>> data = load_trajectories("pump.csv", columns=LogConfig(time="timestamp", obs=["temp_*"], ignore=["*"]))
         >>> data = load_trajectories("minari:D4RL/pen/human-v2")
     """
+    config = columns or LogConfig()
+    if allow_missing and not config.allow_missing:
+        config = LogConfig(**{**config.kept(), "allow_missing": True})
+    return read_log(path_or_id, config).data
+
+
+def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> Log:
+    """Load trajectories with the names of their columns and what was decided on the way.
+
+    Args:
+        path_or_id: as for `load_trajectories`.
+        config: which columns of a table are what.
+        rest: leave out columns without a role (a model knows its own).
+
+    Raises:
+        DataError: if there is nothing there, or not what it should be.
+        ConfigError: for settings of columns where the file has none.
+    """
+    config.check()
+    if is_parquet(path_or_id):
+        return read_parquet_log(Path(path_or_id), config, rest)
+    if not has_columns(path_or_id):
+        if not config.is_plain:
+            raise ConfigError(
+                f"{path_or_id} has arrays, not columns: leave out obs=, act=, time=, episode= and the like"
+            )
+        if str(path_or_id).startswith(_MINARI):
+            return _numbered(load_minari(str(path_or_id).removeprefix(_MINARI), config.allow_missing))
+        return _numbered(load_npz(path_or_id, config.allow_missing))
+    if config.is_plain and not rest:
+        own = is_own_layout(Path(path_or_id))
+        if own is not None:
+            return Log(load_csv(path_or_id, config.allow_missing), tuple(own.obs), tuple(own.act))
+    return read_text_log(Path(path_or_id), config, rest)
+
+
+def has_columns(path_or_id: str | Path) -> bool:
+    """Return whether a source is a table with named columns (text, parquet) and not a set of arrays."""
     if str(path_or_id).startswith(_MINARI):
-        return load_minari(str(path_or_id).removeprefix(_MINARI), allow_missing)
-    return _LOADERS[_suffix(path_or_id)](path_or_id, allow_missing)
+        return False
+    return is_parquet(path_or_id) or _suffix(path_or_id, _READ) in _TEXTS
 
 
 def save_trajectories(data: Trajectories, path_or_id: str | Path) -> None:
@@ -42,14 +89,23 @@ def save_trajectories(data: Trajectories, path_or_id: str | Path) -> None:
     if str(path_or_id).startswith(_MINARI):
         save_minari(data, str(path_or_id).removeprefix(_MINARI))
     else:
-        _SAVERS[_suffix(path_or_id)](data, path_or_id)
+        _SAVERS[_suffix(path_or_id, tuple(_SAVERS))](data, path_or_id)
 
 
-def _suffix(path: str | Path) -> str:
+def numbered(prefix: str, count: int) -> tuple[str, ...]:
+    """Return names for columns that have none."""
+    return tuple(f"{prefix}{number}" for number in range(count))
+
+
+def _numbered(data: Trajectories) -> Log:
+    return Log(data, numbered("obs_", data.obs_dim), numbered("act_", data.act_dim))
+
+
+def _suffix(path: str | Path, known: tuple[str, ...]) -> str:
     suffix = Path(path).suffix.lower()
-    if suffix not in _LOADERS:
+    if suffix not in known:
         raise DataError(
             f"{path}: do not know how to read or write {suffix or 'a name without an ending'}; "
-            f"known are {', '.join(_LOADERS)} and minari:ID"
+            f"known are {', '.join(known)} and minari:ID"
         )
     return suffix

@@ -108,9 +108,10 @@ class Trajectories:
         if reward is not None:
             reward = float_array("reward", reward)
             check_shape("reward", reward, (num_episodes, max_steps), "episodes, transitions")
-        for name, array, is_valid in (("obs", obs, is_state), ("act", act, is_step), ("reward", reward, is_step)):
+        arrays = (("obs", obs, is_state), ("act", act, is_step), ("reward", reward, is_step))
+        check_finite(arrays, allow_missing)
+        for _, array, is_valid in arrays:
             if array is not None:
-                check_finite(name, array, is_valid, allow_missing)
                 array[~is_valid] = 0.0
         if context is not None:
             context = context_array(context, is_step, allow_missing)
@@ -130,6 +131,42 @@ class Trajectories:
         return cls(**padded, lengths=lengths, allow_missing=allow_missing)
 
     @staticmethod
+    def from_frame(
+        frame: Any,
+        *,
+        obs: str | Sequence[str] | None = None,
+        act: str | Sequence[str] | None = None,
+        ignore: str | Sequence[str] | None = None,
+        episode: str | None = None,
+        time: str | None = None,
+        context: str | None = None,
+        reward: str | None = None,
+        terminated: str | None = None,
+        gaps: str = "episode",
+        max_gap: float | None = None,
+        resample: float | None = None,
+        allow_missing: bool = False,
+    ) -> Trajectories:
+        """Read a pandas or polars table, one row a step; columns by name or pattern.
+
+        The arguments are those of `mbrl-hdp fit any.csv`; `mbrl_hdp.data.roles.LogConfig` describes each.
+
+        Raises:
+            DataError: naming the columns and what to pass.
+
+        Example:
+            >>> data = Trajectories.from_frame(df, time="timestamp", obs=["temp_*"], act=["valve"], ignore=["*"])
+        """
+        from mbrl_hdp.data.logs import log_from_frame
+        from mbrl_hdp.data.roles import LogConfig
+
+        config = LogConfig(
+            obs, act, ignore, episode, time, context, reward, terminated, gaps, max_gap, resample, allow_missing
+        )
+        config.check()
+        return log_from_frame(frame, config).data
+
+    @staticmethod
     def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
         """Join sets of episodes; shorter ones are padded. Context, reward, terminated: in all of them or in none."""
         episodes = [episode for part in parts for episode in part]
@@ -137,7 +174,7 @@ class Trajectories:
 
     @staticmethod
     def load(path: str | Path, allow_missing: bool = False) -> Trajectories:
-        """Load a `.npz` or `.csv` file or `minari:ID`; see `mbrl_hdp.data.load_trajectories`."""
+        """Load a `.npz`, `.csv` or parquet file or `minari:ID`; see `mbrl_hdp.data.load_trajectories`."""
         from mbrl_hdp.data.files import load_trajectories
 
         return load_trajectories(path, allow_missing=allow_missing)
@@ -222,6 +259,11 @@ class Trajectories:
         arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allow_missing"}
         taken = {name: None if array is None else array[chosen] for name, array in arrays.items()}
         return Trajectories(**taken, allow_missing=self.allow_missing)
+
+    def take_columns(self, obs: Sequence[int], act: Sequence[int]) -> Trajectories:
+        """Take some columns of observations and actions, in the order given."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Trajectories(**{**arrays, "obs": self.obs[..., list(obs)], "act": self.act[..., list(act)]})
 
     def split(self, parts: float | Sequence[int], seed: int = 0) -> tuple[Trajectories, ...]:
         """Split at random into sets of whole episodes.

@@ -1,17 +1,20 @@
-"""Names of a data file's columns, remembered with the model so that later files are read in the same order."""
+"""How the data of a model was read, remembered with it: `label` finds the same columns in any order."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.data.csv_layout import read_header
-from mbrl_hdp.data.csv_source import CsvSource
+from mbrl_hdp.data.files import has_columns, numbered, read_log
+from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.manifest import check_file
 from mbrl_hdp.data.plain_files import read_json
+from mbrl_hdp.data.reduction import Reduction
+from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import CheckpointError, DataError
 
 _FILE = "columns.json"
@@ -19,23 +22,35 @@ _FILE = "columns.json"
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """What the columns of observations and actions are called, in the order of the vectors."""
+    """What the columns of observations and actions are called, in the order of the vectors.
+
+    Attributes:
+        obs: observation columns.
+        act: action columns.
+        read: how the table was read.
+        context_names: words of the true contexts, where the file had words.
+        units: unit of every column that has one.
+        reduction: what turns the file's columns into the model's observations; None: nothing does.
+    """
 
     obs: tuple[str, ...]
     act: tuple[str, ...]
+    read: LogConfig = field(default_factory=LogConfig)
+    context_names: tuple[str, ...] = ()
+    units: dict[str, str] = field(default_factory=dict)
+    reduction: Reduction | None = None
 
     @staticmethod
-    def of(source: str, obs_dim: int, act_dim: int) -> ColumnNames:
-        """Take the names from a CSV file's header; other formats have none, their columns are numbered."""
-        if Path(source).suffix.lower() == ".csv" and not source.startswith("minari:"):
-            header = read_header(CsvSource.open(Path(source)))
-            return ColumnNames(tuple(header.obs), tuple(header.act))
-        return ColumnNames(_numbered("obs_", obs_dim), _numbered("act_", act_dim))
+    def of(log: Log, config: LogConfig, reduction: Reduction | None = None) -> ColumnNames:
+        """Take the names from what was read; with a reduction, those of the file."""
+        obs = log.obs_names if reduction is None else tuple(reduction.columns)
+        read = LogConfig(**config.kept())
+        return ColumnNames(obs, log.act_names, read, log.context_names, log.units, reduction)
 
     def save(self, folder: Path) -> None:
         """Write the names beside a model."""
         with atomic_path(folder / _FILE) as path:
-            path.write_text(json.dumps({"obs": self.obs, "act": self.act}, indent=2) + "\n")
+            path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @staticmethod
     def load(folder: Path) -> ColumnNames | None:
@@ -44,31 +59,57 @@ class ColumnNames:
         check_file(path)
         if not path.is_file():
             return None
+        words = read_json(path)
         try:
-            words = read_json(path)
-            return ColumnNames(tuple(words["obs"]), tuple(words["act"]))
+            read = LogConfig(**words.get("read", {}))
+            read.check()
+            names = (tuple(map(str, words.get(key, ()))) for key in ("obs", "act", "context_names"))
+            obs, act, contexts = names
+            reduction = None if words.get("reduction") is None else Reduction(**words["reduction"])
+            return ColumnNames(obs, act, read, contexts, dict(words.get("units", {})), reduction)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} is damaged: {error}; delete it to go without column names") from error
 
-    def check_same(self, other: ColumnNames, source: str) -> None:
-        """Refuse a file whose named columns are not those of the model, or stand in another order.
+    def read_same(self, source: str, changes: dict[str, Any]) -> Log:
+        """Read a file as the model's own data was read: the same columns in any order, others left out.
 
         Numbered columns carry no meaning of their own and fit any names of the same count.
 
+        Args:
+            source: data file or `minari:ID`.
+            changes: settings of `LogConfig` that differ for this file.
+
         Raises:
-            DataError: naming both orders.
+            DataError: naming the columns that the file lacks.
         """
-        for kind, mine, theirs in (("obs_", self.obs, other.obs), ("act_", self.act, other.act)):
-            is_named = mine != _numbered(kind, len(mine)) and theirs != _numbered(kind, len(theirs))
-            if mine != theirs and (is_named or len(mine) != len(theirs)):
+        log = self._read(source, replace(self.read, **changes), changes)
+        return log if self.reduction is None else self.reduction.apply(log)
+
+    def _read(self, source: str, config: LogConfig, changes: dict[str, Any]) -> Log:
+        is_named = self.obs != numbered("obs_", len(self.obs)) or self.act != numbered("act_", len(self.act))
+        if not has_columns(source) or not is_named or config.is_plain:
+            log = read_log(source, config if has_columns(source) else LogConfig(allow_missing=config.allow_missing))
+            return self._reordered(log, source)
+        asked = {"obs": list(self.obs), "act": list(self.act) or None}
+        return read_log(source, replace(config, **{**asked, **changes}), rest=True)
+
+    def _reordered(self, log: Log, source: str) -> Log:
+        """Put the columns of a log into the model's order."""
+        orders = []
+        for kind, mine, theirs in (("obs_", self.obs, log.obs_names), ("act_", self.act, log.act_names)):
+            is_numbered = any(names == numbered(kind, len(names)) for names in (mine, theirs))
+            if set(mine) <= set(theirs):
+                orders.append([theirs.index(name) for name in mine])
+            elif is_numbered and len(mine) == len(theirs):
+                orders.append(list(range(len(mine))))
+            else:
                 raise DataError(
                     f"{source}: the model was learned on columns {_listed(mine)}, this file has {_listed(theirs)}; "
-                    "give it the same columns in the same order"
+                    f"missing are {_listed([name for name in mine if name not in theirs])}"
                 )
-
-
-def _numbered(prefix: str, count: int) -> tuple[str, ...]:
-    return tuple(f"{prefix}{number}" for number in range(count))
+        if all(order == list(range(len(order))) for order in orders) and log.data.obs_dim == len(self.obs):
+            return log
+        return replace(log, data=log.data.take_columns(*orders), obs_names=self.obs, act_names=self.act)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import ConfigError, did_you_mean
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
@@ -92,18 +93,28 @@ class MainConfig(ModelConfig):
 
 
 @dataclass
-class FitMainConfig(ModelConfig):
-    """All settings of `mbrl-hdp fit`."""
+class FitMainConfig(ModelConfig, LogConfig):
+    """All settings of `mbrl-hdp fit`; `LogConfig` has those of the data's columns."""
 
-    dt: float | None = setting(None, "seconds per step, for transition models that integrate positions", above=0.0)
-    out: str = setting("outputs/fit", "folder of the model and its report; an earlier fit in it is replaced")
-    allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
+    dt: float | None = setting(
+        None, "seconds per step, for transition models that integrate positions; null: from the time column", above=0.0
+    )
+    pca: int | None = setting(
+        None, "learn on this many principal components of the observations, for data with many sensors", at_least=1
+    )
+    out: str = setting("outputs/fit", "folder of the model and its report")
+    overwrite: bool = setting(False, "replace an earlier fit in that folder")
     fit: FitConfig = field(default_factory=FitConfig)
 
 
 _GROUPS = {kind.name: kind.group for kind in KINDS}
 _RUN_GROUPS = ("prior", "distillation", "dynamics", "agent", "planner")
 _SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitMainConfig}
+
+
+def schema_of(name: str) -> type[Any]:
+    """Return the dataclass of a configuration, `main` or `fit`."""
+    return _SCHEMAS[name]
 
 
 def config_dir() -> Path:
@@ -349,6 +360,8 @@ def _typed(config: DictConfig, name: str) -> Any:
             f"the configuration does not follow {name}_schema; keep it first in conf/{name}.yaml's defaults"
         )
     check_settings(typed)
+    if isinstance(typed, FitMainConfig):
+        typed.check()
     if isinstance(typed, MainConfig):
         check_budgets(typed.env.budgets)
         check_fit(typed)
@@ -371,4 +384,5 @@ __all__ = [
     "load_config_file",
     "register_configs",
     "registry_for",
+    "schema_of",
 ]

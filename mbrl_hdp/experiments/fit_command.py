@@ -11,9 +11,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
-from mbrl_hdp.data.files import load_trajectories
+from mbrl_hdp.data.files import read_log
+from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.manifest import write_manifest
-from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
@@ -54,7 +55,7 @@ class FitOutcome:
     """A finished fit, with what the model says about its data."""
 
     job: FitJob
-    data: Trajectories
+    log: Log
     columns: ColumnNames
     model: Any
     analysis: Any
@@ -77,12 +78,15 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     config = load_config(overrides, registry, FIT_CONFIG_NAME)
     if not sources and is_data_needed:
         raise ConfigError(
-            "which data? name a .npz or .csv file or minari:ID, as in `mbrl-hdp fit logs.csv max_contexts=10 out=DIR`"
+            "which data? name a .csv, .npz or parquet file or minari:ID, as in `mbrl-hdp fit logs.csv max_contexts=10 "
+            "out=DIR`"
         )
     typed = check_fit_config(config)
     if not typed.out:
         raise ConfigError("out= names no folder; leave it out, or name one, as in out=DIR")
     check_can_hold("out", Path(typed.out))
+    if (Path(typed.out) / "model.safetensors").exists() and not typed.overwrite and is_data_needed:
+        raise ConfigError(f"out={typed.out} holds a model; choose another folder, or overwrite=true replaces it")
     return FitJob(sources[0] if sources else "", config, typed, registry)
 
 
@@ -104,8 +108,14 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     from mbrl_hdp.inference.fit import fit
 
     typed = job.typed
-    data = load_trajectories(job.source, typed.allow_missing)
-    columns = ColumnNames.of(job.source, data.obs_dim, data.act_dim)
+    log = read_log(job.source, typed)
+    reduction = None if typed.pca is None else Reduction.of(log, typed.pca)
+    if reduction is not None:
+        log = reduction.apply(log)
+    for note in (*log.notes, *remarks(log)):
+        print(note, file=sys.stderr)
+    data = log.data
+    columns = ColumnNames.of(log, typed, reduction)
     model = fit(
         data,
         _part(typed.prior),
@@ -114,7 +124,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
         typed.max_contexts,
         typed.seed,
         config=typed.fit,
-        dt=typed.dt,
+        dt=log.dt if typed.dt is None else typed.dt,
         progress=progress,
         registry=job.registry,
         device=typed.device,
@@ -123,11 +133,11 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     model.save(job.out)
     columns.save(job.out)
     found = model.analyse(data)
-    save_labels(found, job.out / "labels.csv")
+    save_labels(found, job.out / "labels.csv", log)
     with atomic_path(job.out / "config.yaml") as path:
         path.write_text(job.yaml())
     write_manifest(job.out, names=("model.safetensors", "model.json", "columns.json", "config.yaml"))
-    return FitOutcome(job, data, columns, model, found)
+    return FitOutcome(job, log, columns, model, found)
 
 
 def _part(config: Any) -> Any:

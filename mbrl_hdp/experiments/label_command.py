@@ -3,55 +3,100 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.data.files import load_trajectories
-from mbrl_hdp.errors import DataError
+from mbrl_hdp.data.files import read_log
+from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.roles import LogConfig
+from mbrl_hdp.errors import ConfigError, DataError, did_you_mean
 from mbrl_hdp.experiments.columns import ColumnNames
+from mbrl_hdp.experiments.explain import parse_overrides
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.saving import load
 from mbrl_hdp.inference.scoring import align
 
 
-def save_labels(found: Analysis, path: Path) -> None:
-    """Write one row a step: episode, step, filtered_0.., smoothed_0.., most_likely."""
+def save_labels(found: Analysis, path: Path, log: Log) -> None:
+    """Write one row a step: episode, step, filtered_0.., smoothed_0.., most_likely.
+
+    Where the data has them, `time` (the stamp at which the step begins) and `episode_name` follow, as they stand there.
+    """
     header = [f"{kind}_{k}" for kind in ("filtered", "smoothed") for k in range(found.filtered.shape[-1])]
+    more = ["time"] * bool(log.stamps) + ["episode_name"] * bool(log.episode_names)
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["episode", "step", *header, "most_likely"])
+        writer.writerow(["episode", "step", *header, "most_likely", *more])
         for episode in range(found.data.num_episodes):
-            writer.writerows(_rows(found, episode))
+            writer.writerows(_rows(found, episode, log))
 
 
-def _rows(found: Analysis, episode: int) -> Iterator[list[int | str]]:
+def _rows(found: Analysis, episode: int, log: Log) -> Iterator[list[Any]]:
     length = int(found.data.lengths[episode])
     probs = np.concatenate([found.filtered[episode, :length], found.smoothed[episode, :length]], -1).tolist()
     path = found.most_likely[episode, :length].tolist()
-    for step, (row, label) in enumerate(zip(probs, path, strict=True)):
-        yield [episode, step, *(f"{value:.6g}" for value in row), label]
+    stamps = [[stamp] for stamp in log.stamps[episode][:length]] if log.stamps else [[]] * length
+    name = [log.episode_names[episode]] if log.episode_names else []
+    for step, (row, label, stamp) in enumerate(zip(probs, path, stamps, strict=True)):
+        yield [episode, step, *(f"{value:.6g}" for value in row), label, *stamp, *name]
 
 
-def label_file(folder: str, source: str, out: str, allow_missing: bool = False) -> str:
+def label_file(folder: str, source: str, out: str, words: Sequence[str] = ()) -> str:
     """Label a data file by the model in a folder; write a CSV file and return a text that describes it.
+
+    The file is read as the model's own data was; its columns may stand in any order, others are left out.
+
+    Args:
+        folder: what `mbrl-hdp fit` wrote.
+        source: data file or `minari:ID`.
+        out: CSV file to write.
+        words: settings of the columns that differ for this file, as in `time=stamp`.
 
     Raises:
         CheckpointError: if there is no model in the folder.
         DataError: if the data is not what the model was learned on, or `out` cannot be written.
+        ConfigError: naming the setting that is wrong.
     """
+    changes = _changes(words)
     _check_out(Path(out), source)
     model = load(folder)
-    data = load_trajectories(source, allow_missing)
     known = ColumnNames.load(Path(folder))
-    if known is not None:
-        known.check_same(ColumnNames.of(source, data.obs_dim, data.act_dim), source)
-    found = model.analyse(data)
-    save_labels(found, Path(out))
+    log = read_log(source, LogConfig(**changes)) if known is None else known.read_same(source, changes)
+    for note in log.notes:
+        print(note, file=sys.stderr)
+    found = model.analyse(log.data)
+    save_labels(found, Path(out), log)
     return describe(model, found, out)
+
+
+def _changes(words: Sequence[str]) -> dict[str, Any]:
+    """Return settings of `LogConfig` from a command line.
+
+    Raises:
+        ConfigError: naming the word that is wrong.
+    """
+    known = [field.name for field in dataclasses.fields(LogConfig)]
+    changes: dict[str, Any] = {}
+    for override in parse_overrides(words):
+        key = override.key_or_group
+        if key not in known or override.is_sweep_override():
+            raise ConfigError(f"{override.input_line}: `label` has no setting {key!r}; {did_you_mean(key, known)}")
+        changes[key] = override.value()
+    typed = OmegaConf.structured(LogConfig)
+    try:
+        LogConfig(**{**OmegaConf.to_container(OmegaConf.merge(typed, changes)), **changes}).check()
+    except OmegaConfBaseException as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+    return changes
 
 
 def _check_out(out: Path, source: str) -> None:

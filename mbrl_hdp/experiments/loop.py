@@ -109,6 +109,7 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
                     metrics |= _evaluation_row(evaluate(run, run.budget.eval_episodes, f"epoch {epoch}", log))
             log.epoch(_row(run, epoch, new, metrics))
             write_snapshot(folder, Snapshot(epoch + 1, run.num_episodes, run.env_steps, log.rows), run)
+        log.phase(run.budget.final_eval_episodes)
         records = play_evaluation(run, run.budget.final_eval_episodes, "final", log)
         result = evaluation_of(records)
         write_summary(folder, run, result, what_switches_cost(run, records, log), log)
@@ -254,21 +255,36 @@ def _appended(records: list[Record]) -> Vector | None:
     return padded
 
 
-def evaluate(run: Run, num_episodes: int, name: str, log: RunLog | SilentLog) -> Evaluation:
-    """Run separate, seeded episodes without exploration; every evaluation of a run uses the same seeds."""
-    return evaluation_of(play_evaluation(run, num_episodes, name, log))
+def evaluate(run: Run, num_episodes: int, name: str, log: RunLog | SilentLog, seed: int | None = None) -> Evaluation:
+    """Run separate, seeded episodes without exploration; every evaluation of a run uses the same seeds by default."""
+    return evaluation_of(play_evaluation(run, num_episodes, name, log, seed=seed))
 
 
 def play_evaluation(
-    run: Run, num_episodes: int, name: str, log: RunLog | SilentLog, tracker: ContextTracker | None = None
+    run: Run,
+    num_episodes: int,
+    name: str,
+    log: RunLog | SilentLog,
+    tracker: ContextTracker | None = None,
+    seed: int | None = None,
 ) -> list[Record]:
-    """Play the evaluation episodes; `tracker` replaces what the agent sees beside the observation."""
+    """Play the evaluation episodes.
+
+    Args:
+        run: model, agent and environment.
+        num_episodes: how many.
+        name: what progress calls them.
+        log: where progress goes.
+        tracker: replaces what the agent sees beside the observation.
+        seed: seed of the episodes; the run's own by default.
+    """
     records = []
     for number in range(num_episodes):
         log.says(f"{name}: evaluating {number + 1}/{num_episodes}")
-        seed = sub_seed(run.config.seed, "evaluate", number)
+        episode_seed = sub_seed(run.config.seed if seed is None else seed, "evaluate", number)
         with _named(f"evaluation episode {number}"):
-            record = _play(run, seed, False, tracker) if run.agent.is_ready else _play_at_random(run, seed)
+            is_ready = run.agent.is_ready
+            record = _play(run, episode_seed, False, tracker) if is_ready else _play_at_random(run, episode_seed)
         records.append(record)
         run.registry.episode_ended(_episode_summary(run, record, "evaluate"))
     return records
@@ -282,6 +298,7 @@ def what_switches_cost(run: Run, records: list[Record], log: RunLog | SilentLog)
     if slots is None:
         return None
     tracker = TruthTracker(run.task.obs_dim, run.model.task.max_contexts, slots)
+    log.phase(len(records))
     known = play_evaluation(run, len(records), "known contexts", log, tracker)
     return switch_loss(records, known, believed_contexts(records, slots))
 

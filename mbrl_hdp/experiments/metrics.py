@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from torch.utils.tensorboard import SummaryWriter
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
+from mbrl_hdp.inference.progress import PlainLines
 
 
 def read_metrics(folder: Path) -> list[dict[str, str]]:
@@ -20,18 +22,22 @@ def read_metrics(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _bar(is_wanted: bool, *columns: ProgressColumn) -> Progress:
-    """Return a progress bar with a description and further columns, shown on a terminal only."""
+_LOG = logging.getLogger("mbrl_hdp")  # Hydra writes it to app.log
+
+
+def _bar(is_wanted: bool, *columns: ProgressColumn) -> tuple[Progress, PlainLines]:
+    """Return a progress bar with a description and further columns for a terminal, and plain lines for elsewhere."""
     console = Console(stderr=True)
     shown = TextColumn("{task.description}"), BarColumn(), *columns
-    return Progress(*shown, console=console, disable=not (is_wanted and console.is_terminal))
+    bar = Progress(*shown, console=console, disable=not (is_wanted and console.is_terminal))
+    return bar, PlainLines(is_wanted, console)
 
 
 class SilentLog:
     """A log that only shows progress, for work outside a run."""
 
     def __init__(self, num_steps: int, is_wanted: bool = True) -> None:
-        self._bar = _bar(is_wanted)
+        self._bar, self._lines = _bar(is_wanted)
         self._task = self._bar.add_task("starting", total=num_steps)
 
     def __enter__(self) -> SilentLog:
@@ -44,6 +50,11 @@ class SilentLog:
     def says(self, words: str) -> None:
         """Show the present step of the work."""
         self._bar.update(self._task, description=words, advance=1)
+        self._lines.says(words)
+
+    def phase(self, num_steps: int) -> None:
+        """Begin a part of the work with so many steps."""
+        self._bar.reset(self._task, total=num_steps)
 
 
 class RunLog:
@@ -59,8 +70,9 @@ class RunLog:
         self.folder = folder
         self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
-        self._bar = _bar(is_wanted, TextColumn("{task.fields[last]}"), TimeRemainingColumn())
+        self._bar, self._lines = _bar(is_wanted, TextColumn("{task.fields[last]}"), TimeRemainingColumn())
         self._task = self._bar.add_task("starting", total=num_epochs, last="")
+        self._num_epochs, self._is_in_phase = num_epochs, False
         self._writer: SummaryWriter | None = None
 
     def __enter__(self) -> RunLog:
@@ -75,7 +87,13 @@ class RunLog:
 
     def says(self, words: str) -> None:
         """Show the present step of the work."""
-        self._bar.update(self._task, description=words)
+        self._bar.update(self._task, description=words, advance=int(self._is_in_phase))
+        self._lines.says(words)
+
+    def phase(self, num_steps: int) -> None:
+        """Begin the work after the last epoch: the bar and the time left are now those of `num_steps` episodes."""
+        self._is_in_phase = True
+        self._bar.reset(self._task, total=num_steps)
 
     def restore(self, rows: list[dict[str, Any]]) -> None:
         """Continue after the rows of a checkpoint."""
@@ -91,6 +109,10 @@ class RunLog:
         shown = [f"{name} {row[key]:.4g}" for name, key in (("return", "return_mean"), ("contexts", "num_contexts"))
                  if row.get(key) is not None]  # fmt: skip
         self._bar.update(self._task, advance=1, last="  ".join(shown))
+        words = f"epoch {len(self.rows)}/{self._num_epochs} done after {time.perf_counter() - self.started:.0f} s"
+        line = "  ".join([words, *shown])
+        _LOG.info(line)
+        self._lines.says(line, is_due=True)
 
     def _write_events(self, row: dict[str, Any]) -> None:
         """Write a row for TensorBoard, at once: what waits in a queue is lost when the process is killed."""

@@ -25,6 +25,7 @@ from mbrl_hdp.experiments.studies.study import (
     STATES,
     CellRecord,
     Gate,
+    Settings,
     Study,
     cell_key,
     cell_words,
@@ -71,6 +72,11 @@ def reproduce(name: str, options: ReproduceOptions) -> list[Path]:
     if any(not 0 <= seed <= MAX_SEED for seed in options.seeds or ()):
         raise ConfigError(f"--seeds takes numbers from 0 to {MAX_SEED}, got {list(options.seeds or ())}")
     studies = _studies(name)
+    if options.sizes is not None:
+        known = {size for study in studies for size in _sizes(study.cells(options.seeds, options.is_quick))}
+        if not known & set(options.sizes):
+            there = _listed(sorted(known)) or "no sizes"
+            raise ConfigError(f"--sizes {_listed(options.sizes)}: {name} has no such cell; it has {there}")
     if any(place.exists() and not place.is_dir() for place in (options.folder, *options.folder.parents)):
         raise ConfigError(f"--out {options.out}: there is a file of that name; choose a folder")
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -90,6 +96,23 @@ def stale(name: str, options: ReproduceOptions) -> tuple[list[list[str]], list[s
         rows.append([study.name, str(len(cells)), *map(str, state_counts(records, cells).values())])
         lines += [f"{study.name}: {words}" for words in changes(study, records)]
     return rows, lines
+
+
+def listing() -> list[list[str]]:
+    """Return a row for each study: name, number of cells, sizes, title."""
+    rows = []
+    for study in _studies("all"):
+        cells = study.cells(None, False)
+        rows.append([study.name, str(len(cells)), _listed(_sizes(cells)), study.title])
+    return rows
+
+
+def _sizes(cells: Sequence[Settings]) -> list[int]:
+    return sorted({cell["max_contexts"] for cell in cells if "max_contexts" in cell})
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _studies(name: str) -> list[Study]:
@@ -115,7 +138,12 @@ def run_missing(study: Study, options: ReproduceOptions) -> int:
     """Run the cells that were never run or are stale; return how many."""
     cells = study.cells(options.seeds, options.is_quick)
     if options.sizes is not None:
+        known = _sizes(cells)
         cells = [cell for cell in cells if cell.get("max_contexts") in options.sizes]
+        if not cells:
+            print(
+                f"{study.name} has no cell of --sizes {_listed(options.sizes)}; it has {_listed(known) or 'no sizes'}"
+            )
     if options.share is not None:  # of all cells: what is done changes while other processes work
         cells = cells[options.share[0] :: options.share[1]]
     done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
@@ -134,6 +162,8 @@ def run_missing(study: Study, options: ReproduceOptions) -> int:
 def write_page(study: Study, options: ReproduceOptions) -> Path:
     """Write a study's page from the cells that are finished; stale ones are shown and marked."""
     cells = study.cells(None, options.is_quick)
+    own = {cell_key(cell) for cell in cells}
+    cells += [cell for cell in study.cells(options.seeds, options.is_quick) if cell_key(cell) not in own]
     known = read_records(study, options.folder, cells)
     records = [known[key] for key in map(cell_key, cells) if key in known]
     path = options.folder / f"{study.name}.md"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.errors import CheckpointError
+from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.experiments.checkpoint import latest_snapshot
 from mbrl_hdp.experiments.config import MainConfig, load_config_file
 from mbrl_hdp.experiments.loop import Run, evaluate, start_run, train
 from mbrl_hdp.experiments.metrics import SilentLog
 from mbrl_hdp.experiments.run_folder import check_trust, read_config
 from mbrl_hdp.experiments.summary import Evaluation
+from mbrl_hdp.experiments.tasks import make_env
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.runtime import configure
 
@@ -29,24 +31,37 @@ def resume(folder: Path, is_trusted: bool = False) -> Evaluation:
     return train(config, registry, folder)
 
 
-def evaluate_run(folder: Path, num_episodes: int, is_trusted: bool = False) -> Evaluation:
+def evaluate_run(
+    folder: Path, num_episodes: int, is_trusted: bool = False, seed: int | None = None, is_shown: bool = False
+) -> Evaluation:
     """Evaluate the last checkpoint of a run on fresh seeded episodes and write evaluation.json into its folder.
 
     Args:
         folder: run directory.
         num_episodes: episodes to play.
         is_trusted: let it import the modules that its settings name.
+        seed: seed of the episodes; the run's own by default.
+        is_shown: show the episodes in a window.
 
     Raises:
         CheckpointError: if there is no run or no checkpoint.
+        ConfigError: if a window is wanted and the environment has none.
     """
     run = load_run(folder, is_trusted)
+    if is_shown:
+        run.task = replace(run.task, env=_shown_env(run))
     with SilentLog(num_episodes) as log:
-        result = evaluate(run, num_episodes, "evaluation", log)
+        result = evaluate(run, num_episodes, "evaluation", log, seed)
     run.task.env.close()
     with atomic_path(folder / "evaluation.json") as path:
         path.write_text(json.dumps(asdict(result), indent=2))
     return result
+
+
+def _shown_env(run: Run) -> Any:
+    if "human" not in run.task.env.metadata.get("render_modes", []):
+        raise ConfigError(f"--render: {run.config.env.id} cannot draw in a window; --video FILE.gif writes an episode")
+    return make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "human"})
 
 
 def load_run(folder: Path, is_trusted: bool = False) -> Run:

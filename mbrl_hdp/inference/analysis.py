@@ -72,8 +72,8 @@ class Analysis:
 
     @property
     def log_likelihood_per_step(self) -> float:
-        """Log-likelihood of all episodes per observed transition."""
-        return float(self.log_likelihood.sum() / max(int(self.data.is_observed.sum()), 1))
+        """Log-likelihood of all episodes per transition that carries any."""
+        return float(self.log_likelihood.sum() / max(int((self.log_lik != 0).any(-1).sum()), 1))
 
     @cached_property
     def predictive_belief(self) -> Float[np.ndarray, "N T k"]:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import DivergenceError
 from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.inference.prediction_error import scaled_errors
 
 DIVERGED_ADVICE = "check the data for extreme values, or lower fit.learning_rate"
 
@@ -71,11 +72,8 @@ def _is_within_chance(difference: Float[np.ndarray, " n"]) -> bool:
 
 def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
     """Score a model on episodes that it was not trained on."""
-    next_obs = data.obs[:, 1:]
-    change = (next_obs - data.obs[:, :-1])[data.is_observed]
-    spread = np.maximum(change.std(0), 1e-12)
     found = model.analyse(data)
-    error = (found.predicted - next_obs)[data.is_observed] / spread
+    error = scaled_errors(found.predicted, data)
     num_steps = np.maximum(data.is_observed.sum(-1), 1)
     return HeldOutScore(
         log_likelihoods=found.log_likelihood / num_steps,

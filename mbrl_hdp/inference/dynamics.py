@@ -55,6 +55,16 @@ class ContextDynamics(nn.Module, ABC):
         """
         return self.log_prob(obs, act, next_obs)[:, slots]
 
+    def log_prob_seen(
+        self, obs: Obs, act: Act, next_obs: Obs, slots: Slots | None = None
+    ) -> Float[Tensor, "batch n"] | None:
+        """Return `log_prob` of what is not NaN in next_obs, the rest integrated out; None if this model cannot.
+
+        Rows with a missing sensor come here, so that the others still inform; without an answer they carry nothing.
+        """
+        del obs, act, next_obs, slots
+        return None
+
     @abstractmethod
     def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
         """Return the expected next observation of every row in its own context."""

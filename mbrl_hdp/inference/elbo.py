@@ -37,12 +37,16 @@ class EpisodeBatch:
         act: actions, `B T A`; A = 0 where there is none.
         lengths: number of transitions of every episode, `B`; what lies beyond is ignored, NaN included.
         is_observed: transitions that carry likelihood, `B T`; None means all of them.
+        is_seen: values of `obs` that were recorded, `B T+1 S`; the others are filled in. None means all of them.
+        is_partial: transitions of which some columns were recorded at both ends, `B T`; None means there are none.
     """
 
     obs: Float[Tensor, "B T1 S"]
     act: Float[Tensor, "B T A"]
     lengths: Int[Tensor, " B"]
     is_observed: Bool[Tensor, "B T"] | None = None
+    is_seen: Bool[Tensor, "B T1 S"] | None = None
+    is_partial: Bool[Tensor, "B T"] | None = None
 
     def carries_likelihood(self) -> Bool[Tensor, "B T"]:
         """Return which transitions are inside their episode and observed."""
@@ -120,8 +124,14 @@ def step_log_lik(
         rows = log_prob(*(column.flatten(0, 1) for column in columns))
         return rows.view(num_episodes, num_steps, -1)
     rows = log_prob(*(column[is_used] for column in columns))
-    log_lik = rows.new_zeros(num_episodes, num_steps, rows.shape[-1])
-    return log_lik.index_put((is_used,), rows)
+    log_lik = rows.new_zeros(num_episodes, num_steps, rows.shape[-1]).index_put((is_used,), rows)
+    if batch.is_partial is None or batch.is_seen is None:
+        return log_lik
+    # The change of a column is known only if the column was recorded at both ends.
+    next_obs = columns[2].masked_fill(~(batch.is_seen[:, :-1] & batch.is_seen[:, 1:]), torch.nan)
+    part = batch.is_partial
+    partly = dynamics.log_prob_seen(columns[0][part], columns[1][part], next_obs[part], slots)
+    return log_lik if partly is None else log_lik.index_put((part,), partly)
 
 
 def expected_log_likelihood(

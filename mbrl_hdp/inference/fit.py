@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mbrl_hdp.data.arrays import as_trajectories
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
@@ -35,7 +36,7 @@ FEWEST_TO_SPLIT = 20
 
 
 def fit(
-    data: Trajectories,
+    data: Any,
     prior: str | Part = "hdp",
     distillation: str | Part = "stationary",
     dynamics: str | Part = "auto",
@@ -53,7 +54,9 @@ def fit(
     """Learn a context model from trajectories.
 
     Args:
-        data: episodes; actions, true contexts and rewards are optional (true contexts are never looked at).
+        data: `Trajectories`, or what `mbrl_hdp.data.arrays.as_trajectories` makes some of: a pandas or polars table,
+            arrays, lists of episodes, dictionaries. Actions, true contexts and rewards are optional (true contexts are
+            never looked at).
         prior: name of a registered prior, or a `Part` with its settings.
         distillation: name of a registered distillation rule, or a `Part`.
         dynamics: name of a registered transition model, or a `Part`; auto compares several on held-out episodes.
@@ -81,6 +84,7 @@ def fit(
     recipe = RECIPES[config.recipe]
     config = recipe.settle(config)
     check_device(device)
+    data = as_trajectories(data)
     _check_data(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
     build = Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,41 @@ class ContextModel(mbrl.models.Model):
                 next_obs = self.dynamics.sample(obs, act, slot, rng)
             next_context = torch.multinomial(self._chain.transition[context], 1, generator=rng).squeeze(-1)
         return next_obs, None, None, {"obs": next_obs, "context": next_context}
+
+    # How it shows itself: `report` is downstream of this room, so it is looked up when it is asked for -----------
+
+    def summary(self, data: Any = None) -> str:
+        """Return the report as text; with data, also what each context does and how clear the labels are."""
+        return self._view("summary_text")(self, data)
+
+    def plot_contexts(
+        self, data: Any, episodes: Sequence[int] | None = None, columns: Sequence[int | str] | None = None
+    ) -> Any:
+        """Return a matplotlib figure of contexts over time; episodes by number, columns by number or name.
+
+        Example:
+            >>> model.plot_contexts(df, episodes=[0], columns=["obs_temp"]).savefig("contexts.png")
+        """
+        return self._view("plot_contexts")(self, data, episodes, columns)
+
+    def plot_transition(self, data: Any = None) -> Any:
+        """Return a matplotlib figure of the transition matrices; with data, also the true one where it is known."""
+        return self._view("plot_transition")(self, data)
+
+    def plot_stationary(self) -> Any:
+        """Return a matplotlib figure of the share of every slot against the threshold of distillation."""
+        return self._view("plot_stationary")(self)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return self._view("html")(self)
+
+    @staticmethod
+    def _view(name: str) -> Callable[..., Any]:
+        return getattr(importlib.import_module("mbrl_hdp.report.views"), name)
 
     def save(self, save_dir: str | Path) -> None:
         """Write the model to a folder: safetensors and JSON, atomically; nothing that can run code."""

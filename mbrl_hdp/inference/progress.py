@@ -1,11 +1,28 @@
-"""A progress bar for fits, only where there is a terminal to show it."""
+"""Progress of fits: a bar on a terminal, plain lines now and then elsewhere."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class PlainLines:
+    """Progress where there is no terminal (a file, a pipe, a batch job): a line on stdout every ten seconds."""
+
+    def __init__(self, is_wanted: bool, console: Console) -> None:
+        self._is_on = is_wanted and not console.is_terminal
+        self._last = time.monotonic()
+
+    def says(self, words: str, is_due: bool = False) -> None:
+        """Print a line if the last one is old enough, or if this one is due in any case."""
+        if self._is_on and (is_due or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES):
+            self._last = time.monotonic()
+            print(words, flush=True)
 
 
 class FitProgress:
@@ -15,6 +32,7 @@ class FitProgress:
         console = console or Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal))
+        self._lines = PlainLines(is_wanted, console)
         self._task = self._bar.add_task("fit", total=num_steps)
         self._num_runs, self._run, self._planned = num_runs, 0, 0
         self._words = "fit"
@@ -41,6 +59,7 @@ class FitProgress:
         def report(step: int, loss: float, num_open: int) -> None:
             line = f"{words}  loss {loss:8.3f}  contexts open {num_open}"
             self._bar.update(self._task, advance=1, description=line, refresh=step % 10 == 0)
+            self._lines.says(f"{line}  step {step + 1}/{num_steps}")
 
         return report
 
@@ -50,3 +69,4 @@ class FitProgress:
         if is_stopped:
             line += f"  settled after {num_steps} steps"
         self._bar.update(self._task, completed=self._planned, description=line, refresh=True)
+        self._lines.says(line, is_due=True)

@@ -7,7 +7,11 @@ beside it is a copy of the words for people. The full posterior is saved, so tha
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.metadata
 import json
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import torch
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.manifest import MANIFEST
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
-from mbrl_hdp.errors import CheckpointError, did_you_mean
+from mbrl_hdp.errors import CheckpointError, PluginError, did_you_mean
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
@@ -35,7 +39,7 @@ def save_model(model: ContextModel, folder: Path) -> None:
         "schema_version": SCHEMA_VERSION,
         "task": dataclasses.asdict(model.task),
         "parts": {
-            kind: {"name": part.name, "config": _plain(part.config)}
+            kind: {"name": part.name, "config": _plain(part.config), "package": _package(part.config)}
             for kind, part in ((kind, getattr(model.parts, kind)) for kind in _KINDS)
         },
         "report": dataclasses.asdict(model.report),
@@ -112,12 +116,33 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
-    plugin = registry.get(kind, words["name"])
+    try:
+        plugin = registry.get(kind, words["name"])
+    except PluginError as error:
+        package = words.get("package")
+        if not package:
+            raise
+        raise PluginError(
+            f"this model needs {kind} {words['name']!r} of the package {package}, which is not installed or disabled; "
+            f"install it, as in `pip install {package}`"
+        ) from error
     known = {field.name for field in dataclasses.fields(plugin.spec.config)}
     for key in words["config"]:
         if key not in known:
             raise CheckpointError(f"{kind} {words['name']!r} has no setting {key!r}; {did_you_mean(key, known)}")
     return Part(words["name"], plugin.spec.config(**words["config"]))
+
+
+def _package(config: Any) -> str | None:
+    """Return the distribution (else the module) that a plugin's settings come from."""
+    homes = (base.__module__.partition(".")[0] for base in type(config).__mro__)
+    home = next((home for home in homes if home not in sys.stdlib_module_names), None)
+    return None if home is None else _distributions().get(home, [home])[0]
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
 
 
 def _plain(config: Any) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def _flips(found: Found) -> Iterator[tuple[str, str]]:
 
 
 def _unclear(found: Found) -> Iterator[tuple[str, str]]:
-    if found["certainty"] < _UNCLEAR_LABELS:
+    if found["certainty"] is not None and found["certainty"] < _UNCLEAR_LABELS:
         yield (
             f"the most likely context has mean probability {found['certainty']:.2f} only, so contexts look alike",
             "fit.num_steps=1000, or add columns in which they differ",

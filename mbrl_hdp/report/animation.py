@@ -85,7 +85,11 @@ def strips_of(record: Record, slots: Int[np.ndarray, " k"] | None = None) -> Con
 
 
 def animate_run(
-    folder: str | Path, path: str | Path | None = None, episode: int = 0, is_trusted: bool = False
+    folder: str | Path,
+    path: str | Path | None = None,
+    episode: int = 0,
+    is_trusted: bool = False,
+    seed: int | None = None,
 ) -> tuple[Path, Record]:
     """Run an evaluation episode from a run's last checkpoint and write it as a GIF.
 
@@ -94,6 +98,7 @@ def animate_run(
         path: file to write; `rollout.gif` in the run directory by default.
         episode: which of the run's evaluation episodes.
         is_trusted: let the run import the modules that its settings name.
+        seed: seed of the evaluation episodes; the run's own by default.
 
     Returns:
         The file and the episode that it shows.
@@ -105,7 +110,7 @@ def animate_run(
         >>> animate_run("outputs/cartpole_hard/c_cem/2022-01-01_00-00-00_seed0", "rollout.gif")
     """
     run = load_run(Path(folder), is_trusted)
-    record, pictures = _play(run, episode)
+    record, pictures = _play(run, episode, run.config.seed if seed is None else seed)
     strips = strips_of(record, None if run.model is None or record.labels is None else run.model.slots.numpy())
     names = _context_names(run.task.env)
     scene = _scene(run.task.env, strips, pictures)
@@ -115,24 +120,41 @@ def animate_run(
     return animate_episode(record, strips, target, scene=scene, names=names, title=title), record
 
 
-def _play(run: Run, number: int) -> tuple[Record, list[Any]]:
+def _drawing_env(run: Run) -> Any:
+    """Return an environment that draws pictures, where there is one and we do not draw ourselves; else the run's own.
+
+    An environment of a user may inherit the names of render modes and still not take the argument.
+    """
+    env = run.task.env
+    if isinstance(env.unwrapped, CartPoleSwingUp) or "rgb_array" not in env.metadata.get("render_modes", []):
+        return env
+    try:
+        return make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "rgb_array"})
+    except ConfigError:
+        return env
+
+
+def _picture(env: Any) -> Any:
+    return env.unwrapped.render() if getattr(env.unwrapped, "render_mode", None) == "rgb_array" else None
+
+
+def _play(run: Run, number: int, seed: int) -> tuple[Record, list[Any]]:
     """Run the episode, with pictures where the environment can draw and we cannot."""
-    env, pictures = run.task.env, list[Any]()
+    pictures = list[Any]()
     if not run.agent.is_ready:
         raise DataError(
             "the run's agent has not learned anything yet; continue it first with `mbrl-hdp train resume=RUN`"
         )
-    if not isinstance(env.unwrapped, CartPoleSwingUp) and "rgb_array" in env.metadata.get("render_modes", []):
-        env = make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "rgb_array"})
+    env = _drawing_env(run)
 
     def act(packed: Any) -> Any:
-        pictures.append(env.unwrapped.render() if env.unwrapped.render_mode == "rgb_array" else None)
+        pictures.append(_picture(env))
         return run.agent.act(packed, explore=False)
 
     run.agent.begin_episode()
-    record = run_episode(env, act, run.tracker, sub_seed(run.config.seed, "evaluate", number))
+    record = run_episode(env, act, run.tracker, sub_seed(seed, "evaluate", number))
     own = run.agent.labels_of(len(record.episode.obs) - 1)
-    pictures.append(env.unwrapped.render() if env.unwrapped.render_mode == "rgb_array" else None)
+    pictures.append(_picture(env))
     return record if own is None else replace(record, labels=own), pictures
 
 

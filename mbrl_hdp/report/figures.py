@@ -13,25 +13,27 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.errors import DataError, did_you_mean
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.report.summary import FitSummary, Truth
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; black is left for text, yellow comes last.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+# Okabe and Ito's colours, which colour-blind readers can tell apart; yellow, the faintest, comes late.
+_COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
+    *("#332288", "#882255", "#000000"),  # three of Tol's, dark, for eight to ten contexts
+)
 _DROPPED, _UNKNOWN = "#BBBBBB", "#FFFFFF"
 _MAX_ANNOTATED, _MAX_TICKS = 6, 20
 _MAX_EPISODES, _MAX_STEPS, _MAX_COLUMNS = 3, 200, 4
 
 
-def save_figures(
-    model: ContextModel, found: Analysis, summary: FitSummary, folder: Path, obs_names: Sequence[str] = ()
-) -> list[Path]:
+def save_figures(model: ContextModel, found: Analysis, summary: FitSummary, folder: Path) -> list[Path]:
     """Write transition.png, stationary.png and contexts.png; return their paths."""
     figures = {
         "transition.png": transition_figure(model, summary),
         "stationary.png": stationary_figure(summary),
-        "contexts.png": contexts_figure(found, summary, obs_names),
+        "contexts.png": contexts_figure(found, summary),
     }
     for name, figure in figures.items():
         with atomic_path(folder / name) as path:
@@ -40,7 +42,7 @@ def save_figures(
 
 
 def context_colours(num_contexts: int) -> list[Any]:
-    """Return one colour a context: seven that everybody can tell apart, an even scale beyond."""
+    """Return one colour a context: ten that everybody can tell apart, an even scale beyond."""
     if num_contexts <= len(_COLOURS):
         return list(_COLOURS[:num_contexts])
     return [colormaps["viridis"](value) for value in np.linspace(0.0, 1.0, num_contexts)]
@@ -126,18 +128,35 @@ def _threshold_name(summary: FitSummary) -> str:
     return f"threshold {summary.threshold:g}"
 
 
-def contexts_figure(found: Analysis, summary: FitSummary, obs_names: Sequence[str] = ()) -> Figure:
-    """Show, for the longest of the first episodes, observations and smoothed contexts over time, and the truth."""
+def contexts_figure(
+    found: Analysis,
+    summary: FitSummary,
+    episodes: Sequence[int] | None = None,
+    columns: Sequence[int | str] | None = None,
+) -> Figure:
+    """Show observations and smoothed contexts over time, and the truth.
+
+    Args:
+        found: what the model says about the data.
+        summary: the fit's summary, with the columns' names.
+        episodes: episodes to show, whole; by default the first steps of the longest of the first ones.
+        columns: observation columns to show, by number or name; by default the first ones.
+
+    Raises:
+        DataError: naming an episode or column that the data does not have.
+    """
     data = found.data
-    shown = np.sort(np.argsort(-data.lengths[: 10 * _MAX_EPISODES], kind="stable")[:_MAX_EPISODES]).tolist()
+    shown = _shown_episodes(data.lengths) if episodes is None else _checked(episodes, data.num_episodes)
+    places = list(range(min(data.obs_dim, _MAX_COLUMNS))) if columns is None else _places(columns, summary.names.obs)
+    names = [summary.names.obs[place] for place in places]
     figure = Figure(figsize=(11.0, 3.1 * len(shown) + 0.4), layout="constrained")
     axes = figure.subplots(2 * len(shown), 1, squeeze=False, height_ratios=[1.0, 1.2] * len(shown))[:, 0]
     colours = context_colours(summary.num_contexts)
     lines: list[Any] = []
     for row, number in enumerate(shown):
-        steps = min(int(data.lengths[number]), _MAX_STEPS)
+        steps = min(int(data.lengths[number]), _MAX_STEPS) if episodes is None else int(data.lengths[number])
         top, below = axes[2 * row], axes[2 * row + 1]
-        lines = _draw_observations(top, data.obs[number, : steps + 1], obs_names)
+        lines = _draw_observations(top, data.obs[number, : steps + 1, places], names)
         top.set_title(f"episode {number}", loc="left", fontsize=10)
         _draw_probabilities(below, found.smoothed[number, :steps], colours)
         strips = {"most likely": found.most_likely[number, :steps]}
@@ -151,15 +170,39 @@ def contexts_figure(found: Analysis, summary: FitSummary, obs_names: Sequence[st
     return figure
 
 
+def _shown_episodes(lengths: Int[np.ndarray, " N"]) -> list[int]:
+    longest = np.argsort(-lengths[: 10 * _MAX_EPISODES], kind="stable")[:_MAX_EPISODES]
+    return [int(number) for number in np.sort(longest)]
+
+
+def _checked(episodes: Sequence[int], count: int) -> list[int]:
+    bad = [number for number in episodes if not 0 <= number < count]
+    if bad or not len(episodes):
+        raise DataError(f"episodes={list(episodes)}: the data has episodes 0 to {count - 1}")
+    return [int(number) for number in episodes]
+
+
+def _places(columns: Sequence[int | str], names: Sequence[str]) -> list[int]:
+    places = []
+    for column in columns:
+        if isinstance(column, str) and column not in names:
+            raise DataError(f"there is no column {column!r}; {did_you_mean(column, names)}")
+        places.append(list(names).index(column) if isinstance(column, str) else int(column))
+    bad = [place for place in places if not 0 <= place < len(names)]
+    if bad:
+        raise DataError(f"there is no column {bad[0]}; the data has columns 0 to {len(names) - 1}")
+    return places
+
+
 def _draw_observations(ax: Any, obs: Float[np.ndarray, "T S"], names: Sequence[str]) -> list[Any]:
     centre, spread = np.nanmean(obs, 0), np.nanstd(obs, 0)
     scaled = (obs - centre) / np.where(spread > 0, spread, 1.0)
     lines = []
-    for column in range(min(obs.shape[1], _MAX_COLUMNS)):
-        name = names[column] if column < len(names) else f"obs_{column}"
-        name = name.replace("$", r"\$")  # two of them would be a formula to matplotlib
+    for column, name in enumerate(names):
+        label = name.replace("$", r"\$")  # two of them would be a formula to matplotlib
         style = ("-", "--", ":", "-.")[column % 4]
-        lines += ax.plot(scaled[:, column], style, color=str(0.6 * column / _MAX_COLUMNS), linewidth=0.9, label=name)
+        shade = str(0.6 * column / max(len(names), _MAX_COLUMNS))
+        lines += ax.plot(scaled[:, column], style, color=shade, linewidth=0.9, label=label)
     ax.set_ylabel("observations\n(scaled)")
     ax.spines[["top", "right"]].set_visible(False)
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.report.advice import Advice, advise
+from mbrl_hdp.report.effects import Effect, Names, effect_lines, effect_table, effects
+from mbrl_hdp.report.sensor_noise import sensor_noise
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class FitSummary:
         mean_dwell: expected steps until a context is left.
         slot_mass: long-run share of time of every slot before distillation.
         threshold: mass below which a slot is dropped; None if the rule has no threshold.
-        certainty: mean over steps of the largest smoothed probability.
-        log_likelihood: per observed transition, all data.
+        certainty: mean over steps of the largest smoothed probability; None without data.
+        log_likelihood: per observed transition, all data; None without data.
         runs: the runs that were compared, with their held-out scores.
         search: what the structure search found, and which runs were not needed; empty without a search.
         equations: what every context does to each column, where the transition model can be written down.
@@ -70,6 +72,9 @@ class FitSummary:
         wall_time_s: seconds that it took.
         parts: name of prior, distillation rule and transition model.
         advice: verdict, and what to change.
+        effects: what each context does; empty without data.
+        remarks: what else a reader should know, a sentence each.
+        names: names of the columns.
     """
 
     num_contexts: int
@@ -81,8 +86,8 @@ class FitSummary:
     mean_dwell: list[float]
     slot_mass: list[float]
     threshold: float | None
-    certainty: float
-    log_likelihood: float
+    certainty: float | None
+    log_likelihood: float | None
     runs: list[dict[str, Any]]
     num_episodes: int
     num_transitions: int
@@ -93,6 +98,9 @@ class FitSummary:
     wall_time_s: float
     parts: dict[str, str]
     advice: Advice
+    effects: list[Effect]
+    remarks: list[str]
+    names: Names
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of summary.json; what is unknown is null."""
@@ -129,15 +137,18 @@ class FitSummary:
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def summarise(model: ContextModel, found: Analysis, names: Sequence[str] = ()) -> FitSummary:
+def summarise(model: ContextModel, found: Analysis | None = None, names: Names | None = None) -> FitSummary:
     """Sum up a fitted model and what it says about the data it was learned from (or any other of the same columns).
 
     Args:
         model: the fitted model.
-        found: `model.analyse(data)`.
-        names: what the columns of observations and actions are called.
+        found: `model.analyse(data)`; without it, what needs data is left out.
+        names: names of the columns; numbered ones by default.
     """
-    data = found.data
+    names = names or Names(
+        [f"obs_{number}" for number in range(model.task.obs_dim)],
+        [f"act_{number}" for number in range(model.task.act_dim)],
+    )
     parts = {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")}
     stay = np.diag(model.transition)
     known: dict[str, Any] = {
@@ -148,9 +159,9 @@ def summarise(model: ContextModel, found: Analysis, names: Sequence[str] = ()) -
         "slot_mass": slot_mass(model).tolist(),
         "threshold": threshold_of(model),
         "mean_dwell": [1.0 / max(1.0 - share, 1e-9) for share in stay],
-        "certainty": float(found.smoothed[data.is_step].max(-1).mean()),
+        "certainty": None if found is None else float(found.smoothed[found.data.is_step].max(-1).mean()),
         "runs": model.report.runs,
-        "num_transitions": int(data.is_observed.sum()),
+        "num_transitions": model.report.num_transitions if found is None else int(found.data.is_observed.sum()),
         "parts": parts,
     }
     row_concentration = getattr(model.parts.prior.config, "row_concentration", None)
@@ -158,21 +169,33 @@ def summarise(model: ContextModel, found: Analysis, names: Sequence[str] = ()) -
         **known,
         initial=model.initial.tolist(),
         transition=model.transition.tolist(),
-        log_likelihood=found.log_likelihood_per_step,
-        num_episodes=data.num_episodes,
+        log_likelihood=None if found is None else found.log_likelihood_per_step,
+        num_episodes=model.report.num_episodes if found is None else found.data.num_episodes,
         search=model.report.search,
         equations=_equations(model, names),
-        truth=compare(model, found),
+        truth=None if found is None else compare(model, found),
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
         advice=advise({**known, "row_concentration": row_concentration}),
+        effects=[] if found is None else effects(model, found, names),
+        remarks=[] if found is None else [*_holes(found), *sensor_noise(found, names.obs)],
+        names=names,
     )
 
 
-def _equations(model: ContextModel, names: Sequence[str]) -> list[list[str]]:
+def _equations(model: ContextModel, names: Names) -> list[list[str]]:
     """Return what the contexts do, where the transition model can say it in equations."""
     write = getattr(model.dynamics, "equations", None)
-    return write(model.slots, list(names) or None) if callable(write) else []
+    return write(model.slots, [*names.obs, *names.act]) if callable(write) else []
+
+
+def _holes(found: Analysis) -> Iterator[str]:
+    """Yield how many transitions have missing values, and how many of these inform through the others."""
+    data = found.data
+    num_holey = int((data.is_step & ~data.is_observed).sum())
+    if num_holey:
+        num_used = int(((found.log_lik != 0).any(-1).cpu().numpy() & ~data.is_observed).sum())
+        yield f"{num_holey} steps have missing values; {num_used} of them inform through the values that are there"
 
 
 def slot_mass(model: ContextModel) -> Float[np.ndarray, " K"]:
@@ -210,13 +233,18 @@ def compare(model: ContextModel, found: Analysis) -> Truth | None:
 
 
 def _found(summary: FitSummary) -> list[str]:
-    contexts = "1 context" if summary.num_contexts == 1 else f"{summary.num_contexts} contexts"
+    contexts = _contexts_found(summary.num_contexts)
     return [
-        f"{contexts} in {summary.num_transitions} steps of {summary.num_episodes} episodes "
+        f"{contexts} in {summary.num_transitions} steps of {summary.num_episodes} "
+        f"{'episode' if summary.num_episodes == 1 else 'episodes'} "
         f"(at most {summary.max_contexts} were allowed; prior {summary.parts['prior']}, dynamics "
         f"{summary.parts['dynamics']}, seed {summary.seed}, {summary.wall_time_s:.0f} s)",
         f"How sure: {summary.advice.verdict}",
     ]
+
+
+def _contexts_found(count: int) -> str:
+    return "1 context" if count == 1 else f"{count} contexts"
 
 
 def _contexts(summary: FitSummary) -> list[str]:
@@ -230,11 +258,14 @@ def _contexts(summary: FitSummary) -> list[str]:
 
 
 def _what_they_do(summary: FitSummary) -> list[str]:
-    if not summary.equations:
-        return []
-    lines = ["What each context does in a step:"]
-    for number, equations in enumerate(summary.equations):
-        lines += [f"  context {number}", *(f"    {line}" for line in equations)]
+    lines: list[str] = []
+    if len(summary.effects) > 1:
+        effects = [*effect_lines(summary.effects), *effect_table(summary.effects, summary.names)]
+        lines += ["What each context does (linearised at the data):", *(f"  {line}" for line in effects)]
+    if summary.equations:
+        lines += ["What each context does in a step:"]
+        for number, equations in enumerate(summary.equations):
+            lines += [f"  context {number}", *(f"    {line}" for line in equations)]
     return lines
 
 
@@ -250,16 +281,17 @@ def _how_sure(summary: FitSummary) -> list[str]:
         )
     for number, run in enumerate(summary.runs, 1):
         lines.append(
-            f"  run {number} ({_run_name(run)}): {run['num_contexts']} contexts, {scored} log-likelihood per step "
-            f"{run['held_out_log_likelihood']:.3f}, prediction error {run['held_out_rmse']:.3f}"
+            f"  run {number} ({_run_name(run)}): {_contexts_found(run['num_contexts'])}, {scored} log-likelihood per "
+            f"step {run['held_out_log_likelihood']:.3f}, prediction error {run['held_out_rmse']:.3f}"
             + ("  <- taken" if run["taken"] else "")
         )
     if summary.search:
         lines.append(f"  the structure search found {summary.search['num_contexts']} before these runs")
     if summary.search.get("skipped"):
         lines.append(f"  not needed: {', '.join(summary.search['skipped'])}; the runs above leave nothing to explain")
-    lines.append(f"  mean posterior probability of the most likely context of a step: {summary.certainty:.3f}")
-    return lines
+    if summary.certainty is not None:
+        lines.append(f"  mean posterior probability of the most likely context of a step: {summary.certainty:.3f}")
+    return lines + [f"  {remark}" for remark in summary.remarks]
 
 
 def _run_name(run: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ class FullNoiseDynamics(LinearDynamics):
         mean = self.heads(self.input_scaler(features))
         scaled = torch.where(has_density, (self.target_scaler(targets)[:, None] - mean) / std, 0.0)
         white = torch.where(has_density, torch.einsum("koi,bki->bko", self._whitening(), scaled), 0.0)
-        log_density = self._log_peak(std) - 0.5 * white.square().sum(-1)
+        log_density = self._log_peak(std, has_density) - 0.5 * white.square().sum(-1)
         return log_density if slots is None else log_density[:, slots]
 
     def _whitening(self) -> Tensor:

@@ -122,6 +122,26 @@ class StructuredDynamics(ContextDynamics):
         self._check_rows(obs, act, next_obs)
         return self._log_density(*self._density_rows(obs, act, next_obs), slots)
 
+    def log_prob_seen(
+        self, obs: Obs, act: Act, next_obs: Obs, slots: Slots | None = None
+    ) -> Float[Tensor, "batch n"] | None:
+        """Return the density of the targets that are not NaN: independent ones integrate to 1, so they drop out.
+
+        None where a structure has a density of its own (a full covariance, several cars).
+        """
+        if type(self)._log_density is not StructuredDynamics._log_density:
+            return None
+        self._check_rows(obs, act, next_obs)
+        features, targets = self._density_rows(obs, act, next_obs)
+        patterns, pattern_of = targets.isfinite().unique(dim=0, return_inverse=True)
+        num_slots = self.max_contexts if slots is None else len(slots)
+        log_density = self.raw_log_std.new_zeros(len(targets), num_slots)
+        for number, is_seen in enumerate(patterns):
+            rows = (pattern_of == number).nonzero().squeeze(-1)
+            part = self._log_density(features[rows], targets[rows].nan_to_num(), slots, is_seen)
+            log_density = log_density.index_put((rows,), part)
+        return log_density
+
     def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
         """Return the expected next observation of every row in its own context.
 
@@ -198,17 +218,20 @@ class StructuredDynamics(ContextDynamics):
         """Return the features and targets that carry density, a row each."""
         return self.features(obs, act), self.targets(obs, next_obs)
 
-    def _log_density(self, features: Tensor, targets: Tensor, slots: Tensor | None = None) -> Tensor:
+    def _log_density(
+        self, features: Tensor, targets: Tensor, slots: Tensor | None = None, is_seen: Tensor | None = None
+    ) -> Tensor:
         std = self.noise_std() if slots is None else self.noise_std()[slots]
-        inverse_std = torch.where(self.target_scaler.scale > 0, 1.0 / std, 0.0)
+        has_density = self.target_scaler.scale > 0 if is_seen is None else (self.target_scaler.scale > 0) & is_seen
+        inverse_std = torch.where(has_density, 1.0 / std, 0.0)
         inputs, scaled = self.input_scaler(features), self.target_scaler(targets)
-        offset = self._log_peak(std)
+        offset = self._log_peak(std, has_density)
         return self.heads.log_density(inputs, scaled, inverse_std, offset, self.config.skip_share, slots)
 
-    def _log_peak(self, std: Tensor) -> Tensor:
-        """Return the log density at the mean, in the data's units; constant targets have none."""
-        log_peak = torch.where(self.target_scaler.scale > 0, -std.log() - 0.5 * _LOG_2PI, 0.0)
-        return log_peak.sum(-1) - self.target_scaler.log_volume()
+    def _log_peak(self, std: Tensor, has_density: Tensor) -> Tensor:
+        """Return the log density at the mean, in the data's units, over the targets that have a density."""
+        log_scale = torch.where(has_density, self.target_scaler.scale, 1.0).log()
+        return torch.where(has_density, -std.log() - 0.5 * _LOG_2PI - log_scale, 0.0).sum(-1)
 
     def _step(self, obs: Tensor, act: Tensor, context: Tensor, noise: NoiseSource | None = None) -> Tensor:
         return self.advance(obs, self._change(self.features(obs, act), context, noise))

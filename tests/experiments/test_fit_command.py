@@ -86,15 +86,34 @@ def test_label_scores_a_file_with_truth(pump, capsys):
     assert "accuracy against the file's contexts: 0.9" in capsys.readouterr().out
 
 
-def test_label_refuses_columns_in_another_order(pump, capsys):
-    lines = (pump / "unlabelled.csv").read_text().splitlines()
-    lines[0] = "episode,step,obs_flow,obs_pressure,obs_temperature"
-    (pump / "swapped.csv").write_text("\n".join(lines))
-    assert main(["label", str(pump / "model"), str(pump / "swapped.csv"), "-o", str(pump / "no.csv")]) == 2
+def test_label_takes_columns_in_any_order(pump, capsys):
+    rows = [line.split(",") for line in (pump / "unlabelled.csv").read_text().splitlines()]
+    swapped = [",".join([row[4], row[0], *row[2:4], row[1], "x"]) for row in rows]
+    (pump / "swapped.csv").write_text("\n".join([swapped[0].replace(",x", ",note"), *swapped[1:]]))
+    for name in ("unlabelled", "swapped"):
+        words = ["ignore=[note]"] if name == "swapped" else []
+        line = ["label", str(pump / "model"), str(pump / f"{name}.csv"), *words, "-o", str(pump / f"{name}_l.csv")]
+        assert main(line) == 0, capsys.readouterr().err
+    assert (pump / "swapped_l.csv").read_text() == (pump / "unlabelled_l.csv").read_text()
+
+
+def test_label_names_all_columns_that_are_missing(pump, capsys):
+    text = (pump / "unlabelled.csv").read_text()
+    (pump / "other.csv").write_text(text.replace("obs_flow", "obs_f").replace("obs_pressure", "obs_p"))
+    assert main(["label", str(pump / "model"), str(pump / "other.csv"), "-o", str(pump / "no.csv")]) == 2
     message = capsys.readouterr().err
-    assert "swapped.csv" in message
-    assert "same order" in message
+    assert "other.csv" in message
+    assert "obs_flow" in message.partition("missing are")[2]
+    assert "obs_pressure" in message.partition("missing are")[2]
     assert not (pump / "no.csv").exists()
+
+
+def test_a_model_is_not_overwritten_unless_asked(pump, capsys):
+    before = (pump / "model" / "model.safetensors").read_bytes()
+    line = ["fit", str(pump / "machine.csv"), "max_contexts=2", f"out={pump / 'model'}"]
+    assert main(line) == 2
+    assert "overwrite=true" in capsys.readouterr().err
+    assert (pump / "model" / "model.safetensors").read_bytes() == before
 
 
 def test_label_refuses_what_is_no_model_or_no_data(pump, capsys, tmp_path):

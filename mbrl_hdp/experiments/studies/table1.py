@@ -32,7 +32,7 @@ _LOW_FLOOR_SIZES = (5, 10)
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     """Return all sizes for the first seeds, then the rest, so that an unfinished table is even."""
     if is_quick:
-        return [_cell(size, 100, is_quick) for size in (3, 5)]
+        return [_cell(size, seed, is_quick) for seed in seeds or (100,) for size in (3, 5)]
     if seeds:
         return [_cell(size, seed) for seed in seeds for size in SIZES]
     first = [_cell(size, seed) for seed in _FEW for size in SIZES if size <= 20]

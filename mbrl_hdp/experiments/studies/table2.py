@@ -38,7 +38,7 @@ QUICK_RETURN = 85.0
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     """Return every agent on every failure, and C-SAC once with the paper's settings; gated ones first."""
     if is_quick:
-        return [_cell("C-CEM", "hard", 100, "smoke")]
+        return [_cell("C-CEM", "hard", seed, "smoke") for seed in seeds or (100,)]
     pairs = [(failure, agent) for failure in FAILURES for agent in AGENTS]
     gated = [(failure, agent) for failure, agent in pairs if (agent, failure) in WANTED]
     rest = [pair for pair in pairs if pair not in gated]

@@ -1,0 +1,342 @@
+"""From a table of readings to trajectories: episodes, order, gaps and missing cells as `LogConfig` says."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from mbrl_hdp.data.clock import Sampling, resampled, sampling, to_seconds, with_missing_rows
+from mbrl_hdp.data.roles import LogConfig, Roles, assign
+from mbrl_hdp.data.text_table import TextTable, to_numbers
+from mbrl_hdp.data.trajectories import Episode, Trajectories
+from mbrl_hdp.errors import DataError
+
+Place = Callable[[int], str]
+_MANY = 12
+
+
+@dataclass(frozen=True)
+class Log:
+    """A table as trajectories, with what the arrays cannot say.
+
+    Attributes:
+        data: the episodes.
+        obs_names: observation columns, in the order of the vector.
+        act_names: action columns, in the order of the vector.
+        dt: seconds per step; None without a time column.
+        notes: what was decided on the way, a sentence each.
+        context_names: words of the true contexts 0, 1, ...; empty where the file has numbers or none.
+        episode_names: what the episodes are called in the file; empty without such a column.
+        stamps: time stamp of every step as it stands in the file, one array an episode; empty without a time column.
+        units: unit of every column that has one.
+    """
+
+    data: Trajectories
+    obs_names: tuple[str, ...]
+    act_names: tuple[str, ...]
+    dt: float | None = None
+    notes: tuple[str, ...] = ()
+    context_names: tuple[str, ...] = ()
+    episode_names: tuple[str, ...] = ()
+    stamps: tuple[np.ndarray, ...] = ()
+    units: dict[str, str] = field(default_factory=dict)
+
+
+def read_text_log(path: Path, config: LogConfig, rest: bool = False) -> Log:
+    """Read a delimited text file.
+
+    Args:
+        path: the file.
+        config: which columns are what.
+        rest: leave out columns without a role (a model knows its own).
+
+    Raises:
+        DataError: naming file, line and column, and what to do.
+    """
+    table = TextTable.open(path)
+    roles = assign(table.header, config, f"{path}, line {table.header_line}", table.words(), rest)
+    texts = [name for role, name in roles.single.items() if role in {"time", "episode", "context"}]
+    log = build_log(table.frame(roles.all, texts), roles, config, table.place)
+    return replace(log, units={name: unit for name, unit in table.units.items() if name in roles.all})
+
+
+def log_from_frame(frame: Any, config: LogConfig, rest: bool = False, place: str = "the table") -> Log:
+    """Read a pandas or polars table; a pandas index of dates is the time.
+
+    Raises:
+        DataError: naming row and column, and what to do.
+    """
+    table = as_pandas(frame)
+    if config.time is None and isinstance(table.index, pd.DatetimeIndex | pd.TimedeltaIndex):
+        name = str(table.index.name or "time")
+        table = table.rename_axis(name).reset_index()
+        config = replace(config, time=name)
+    table.columns = pd.Index([str(name) for name in table.columns])
+    words = {name for name in table.columns if table[name].dtype.kind not in "fiubmM"} if len(table.columns) else set()
+    roles = assign(list(table.columns), config, place, words, rest)
+
+    def row_place(row: int, column: str | None = None) -> str:
+        return f"{place}, row {row}" + (f", column {column!r}" if column else "")
+
+    texts = [name for role, name in roles.single.items() if role in {"time", "episode", "context"}]
+    numbers = {
+        name: table[name] if name in texts else to_numbers(table[name], lambda row, name=name: row_place(row, name))  # type: ignore[misc]
+        for name in roles.all
+    }
+    return build_log(pd.DataFrame(numbers).reset_index(drop=True), roles, config, row_place)
+
+
+def is_frame(value: Any) -> bool:
+    """Return whether something is a pandas or polars table."""
+    return type(value).__module__.partition(".")[0] in {"pandas", "polars"} and hasattr(value, "columns")
+
+
+def as_pandas(frame: Any) -> pd.DataFrame:
+    """Return a pandas table of a pandas or polars one (lazy ones are collected).
+
+    Raises:
+        DataError: if it is neither.
+    """
+    if isinstance(frame, pd.DataFrame):
+        return frame.copy(deep=False)
+    if type(frame).__module__.partition(".")[0] == "polars":
+        table = frame.collect() if hasattr(frame, "collect") else frame
+        return pd.DataFrame({name: table[name].to_numpy() for name in table.columns})
+    raise DataError(f"a pandas or polars DataFrame is needed here, got {type(frame).__name__}")
+
+
+def build_log(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Callable[..., str]) -> Log:
+    """Lay the rows of a table out as episodes.
+
+    Args:
+        frame: columns of `roles`; time, episode and context may be words, all others are floats.
+        roles: which column is what.
+        config: gaps, resampling and missing cells.
+        place: where a row (and column) stands, for messages.
+    """
+    if not len(frame):
+        raise DataError(f"{place(0)}: has no rows")
+    ordered = _in_order(frame, roles, config, place)
+    _check_cells(ordered, roles, config, place)
+    starts = np.append(np.flatnonzero(ordered.is_first), len(ordered.frame))
+    pieces = [slice(begin, end) for begin, end in itertools.pairwise(starts.tolist())]
+    notes = list(ordered.notes)
+    if ordered.found is not None and config.resample is not None:
+        tables = [_resampled(ordered, piece, roles, config.resample) for piece in pieces]
+        notes.append(f"resampled from about {ordered.found.dt:.4g} to {config.resample:.4g} s a step")
+    else:
+        tables = [(ordered.frame.iloc[piece], ordered.stamps[piece], ordered.names[piece.start]) for piece in pieces]
+    long = [each for each in tables if len(each[0]) > 1]
+    if not long:
+        raise DataError(
+            f"{place(0)}: no episode has two rows in a row, and a transition takes two; "
+            + (
+                "say what a gap is (max_gap=SECONDS), or resample=SECONDS"
+                if "time" in roles.single
+                else "check episode="
+            )
+        )
+    if len(long) < len(tables):
+        notes.append(
+            f"{_count(len(tables) - len(long), 'episode')} of a single row {_was(len(tables) - len(long))} left out"
+        )
+    codes, context_names = _contexts([table for table, _, _ in long], roles, place)
+    episodes = [_episode(table, roles, code) for (table, _, _), code in zip(long, codes, strict=True)]
+    data = Trajectories.from_episodes(episodes, config.allow_missing or any(map(_has_holes, episodes)))
+    has_time, has_names = "time" in roles.single, "episode" in roles.single
+    dt = None if ordered.found is None or not has_time else (config.resample or ordered.found.dt)
+    return Log(
+        data,
+        roles.obs,
+        roles.act,
+        dt,
+        tuple(notes),
+        context_names,
+        tuple(str(name) for _, _, name in long) if has_names else (),
+        tuple(stamps for _, stamps, _ in long) if has_time else (),
+    )
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """Rows sorted by episode and time; `rows` says where each stood (-1: inserted for a gap)."""
+
+    frame: pd.DataFrame
+    rows: Int[np.ndarray, " R"]
+    is_first: Bool[np.ndarray, " R"]
+    seconds: Float[np.ndarray, " R"]
+    stamps: np.ndarray
+    names: np.ndarray
+    found: Sampling | None
+    notes: tuple[str, ...]
+
+
+def _in_order(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Callable[..., str]) -> _Ordered:
+    """Sort rows by episode and time; find the gaps."""
+    notes: list[str] = []
+    names = frame[roles.single["episode"]] if "episode" in roles.single else pd.Series(np.zeros(len(frame), int))
+    if names.isna().any():
+        row = int(np.argmax(names.isna().to_numpy()))
+        raise DataError(f"{place(row, roles.single['episode'])}: is empty; every row belongs to an episode")
+    clock = roles.single.get("time") or roles.single.get("step")
+    if clock is None:
+        if config.resample is not None:
+            raise DataError("resample= needs the column of time stamps: time=COLUMN")
+        is_first = np.append(True, names.to_numpy()[1:] != names.to_numpy()[:-1]) | _after_terminal(frame, roles)
+        rows, seconds = np.arange(len(frame)), np.arange(len(frame), dtype=float)
+        return _Ordered(frame, rows, is_first, seconds, seconds, names.to_numpy(), None, ())
+    seconds, form = to_seconds(frame[clock], lambda row: place(row, clock))
+    codes = pd.factorize(names)[0]
+    if "episode" not in roles.single and form in {"seconds", "times of day"}:
+        codes, restarts = _restarts(seconds)
+        if restarts:
+            notes.append(f"{clock} starts again {_count(restarts, 'time')}: each is a new episode")
+    rows = np.lexsort((np.arange(len(frame)), seconds, codes))
+    if (
+        "time" in roles.single
+        and (np.diff(seconds[np.argsort(codes, kind="stable")])[np.diff(np.sort(codes)) == 0] < 0).any()
+    ):
+        notes.append(f"rows were sorted by {clock}")
+    is_first = np.append(True, np.diff(codes[rows]) != 0)
+    ordered = frame.iloc[rows].reset_index(drop=True)
+    is_first |= _after_terminal(ordered, roles)
+    found = sampling(
+        seconds[rows], is_first, config.max_gap, config.resample is not None, lambda row: place(int(rows[row]), clock)
+    )
+    if "time" in roles.single:
+        notes.insert(0, f"{clock}: {form}, {found.dt:.4g} s a step")
+    stamps, labels = frame[clock].to_numpy()[rows], names.to_numpy()[rows]
+    num_gaps = int(found.is_gap.sum())
+    if num_gaps and config.gaps == "episode":
+        notes.append(f"{_count(num_gaps, 'gap')} in {clock} {_was(num_gaps)} made the start of a new episode")
+        is_first |= found.is_gap
+    if num_gaps and config.gaps == "missing" and config.resample is None:
+        ordered, old = with_missing_rows(ordered, found, lambda row: place(int(rows[row]), clock))
+        filled = _count(int((old < 0).sum()), "missing row")
+        notes.append(f"{_count(num_gaps, 'gap')} in {clock} {_was(num_gaps)} filled by {filled}")
+        known = np.maximum.accumulate(old)
+        is_first, rows = is_first[known] & (old >= 0), np.where(old < 0, -1, rows[known])
+        return _Ordered(
+            ordered,
+            rows,
+            is_first,
+            np.zeros(len(old)),
+            np.where(old < 0, "", stamps[known].astype(object)),
+            labels[known],
+            found,
+            tuple(notes),
+        )
+    return _Ordered(ordered, rows, is_first, seconds[rows], stamps, labels, found, tuple(notes))
+
+
+def _restarts(seconds: Float[np.ndarray, " R"]) -> tuple[Int[np.ndarray, " R"], int]:
+    """Number the runs of a clock that starts again, each near its first value; rows out of order are no restarts."""
+    falls = np.flatnonzero(np.diff(seconds) < 0) + 1
+    steps = np.diff(seconds)
+    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
+    if not falls.size or (np.abs(seconds[falls] - seconds[0]) > GAP_TO_START * max(usual, 1e-12)).any():
+        return np.zeros(len(seconds), np.int64), 0
+    codes = np.zeros(len(seconds), np.int64)
+    codes[falls] = 1
+    return np.cumsum(codes), int(falls.size)
+
+
+GAP_TO_START = 10.0
+"""Steps from its first value within which a clock that falls back has started again."""
+
+
+def _after_terminal(frame: pd.DataFrame, roles: Roles) -> Bool[np.ndarray, " R"]:
+    """Mark the rows after a terminal one, where no column says which episode a row belongs to."""
+    if "terminated" not in roles.single or "episode" in roles.single:
+        return np.zeros(len(frame), bool)
+    return np.append(False, frame[roles.single["terminated"]].to_numpy()[:-1] == 1)
+
+
+def _check_cells(ordered: _Ordered, roles: Roles, config: LogConfig, place: Callable[..., str]) -> None:
+    """Refuse values that are not finite and, unless samples may be missing, the first hole of the file."""
+    is_last = np.append(ordered.is_first[1:], True)
+    names = [*roles.obs, *roles.act, *(roles.single[key] for key in ("reward", "context") if key in roles.single)]
+    is_due = np.ones((len(is_last), len(names)), bool)
+    is_due[:, len(roles.obs) :] = ~is_last[:, None]  # what belongs to a transition is not read in an episode's last row
+    is_due &= (ordered.rows >= 0)[:, None]
+    values = ordered.frame[names]
+    infinite = np.column_stack(
+        [np.isinf(values[n].to_numpy(float)) if values[n].dtype.kind == "f" else ~is_last & False for n in names]
+    )
+    for marked, problem in ((infinite, "is not finite"), (values.isna().to_numpy() & is_due, "is empty")):
+        if marked.any() and not (config.allow_missing and problem == "is empty"):
+            where = np.argwhere(marked)
+            row, column = min((int(ordered.rows[r]), int(c)) for r, c in where)
+            hint = (
+                f" ({len(where)} such cells in all); allow_missing=true lets samples be missing"
+                if problem == "is empty"
+                else ""
+            )
+            raise DataError(f"{place(row, names[column])}: {problem}{hint}")
+
+
+def _resampled(ordered: _Ordered, piece: slice, roles: Roles, step: float) -> tuple[pd.DataFrame, np.ndarray, Any]:
+    if "reward" in roles.single:
+        raise DataError("rewards belong to the steps as recorded and cannot be resampled; leave them out by ignore=")
+    seconds = ordered.seconds[piece]
+    table, held = resampled(ordered.frame.iloc[piece].reset_index(drop=True), seconds, step, list(roles.obs))
+    return table, ordered.stamps[piece][held], ordered.names[piece.start]
+
+
+def _contexts(
+    tables: list[pd.DataFrame], roles: Roles, place: Callable[..., str]
+) -> tuple[list[np.ndarray | None], tuple[str, ...]]:
+    """Return the labels of every episode, -1 where empty, and the words that they stand for."""
+    if "context" not in roles.single:
+        return [None] * len(tables), ()
+    column = pd.concat([table[roles.single["context"]] for table in tables])
+    numbers = pd.to_numeric(column, errors="coerce")
+    is_number = bool((numbers.notna() == column.notna()).all()) and bool(
+        ((numbers.dropna() % 1 == 0) & (numbers.dropna() >= -1)).all()
+    )
+    if is_number:
+        labels, words = numbers.fillna(-1).to_numpy().astype(np.int64), ()
+    else:
+        labels, found = pd.factorize(column)
+        words = tuple(str(word) for word in found)
+        if len(words) > _MANY:
+            raise DataError(
+                f"{place(0, roles.single['context'])}: has {len(words)} different values, which are no contexts; "
+                f"ignore=[{roles.single['context']}] leaves it out"
+            )
+    return list(np.split(labels, np.cumsum([len(table) for table in tables])[:-1])), words
+
+
+def _episode(table: pd.DataFrame, roles: Roles, codes: np.ndarray | None) -> Episode:
+    """Take the rows of one episode; what belongs to a transition is read in the row it starts from."""
+    act = table[list(roles.act)].to_numpy(float)[:-1] if roles.act else None
+    reward = table[roles.single["reward"]].to_numpy(float)[:-1] if "reward" in roles.single else None
+    ends = table[roles.single["terminated"]].to_numpy(float)[-2:] if "terminated" in roles.single else None
+    return Episode(
+        obs=table[list(roles.obs)].to_numpy(float),
+        act=act,
+        context=None if codes is None else codes[:-1],
+        reward=reward,
+        terminated=None if ends is None else bool((ends == 1).any()),
+    )
+
+
+def _has_holes(episode: Episode) -> bool:
+    arrays = (episode.obs, episode.act, episode.reward)
+    is_unknown = episode.context is not None and bool((episode.context < 0).any())
+    return is_unknown or any(array is not None and bool(np.isnan(array).any()) for array in arrays)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"

@@ -1,0 +1,261 @@
+"""Delimited text as a pandas table: encoding, separator, decimal comma, remarks and units are recognised."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mbrl_hdp.data.csv_source import MAX_BYTES
+from mbrl_hdp.data.plain_files import file_problem
+from mbrl_hdp.errors import DataError, short
+
+_SEPARATORS = ("\t", ";", "|", ",")
+_BLANKS = " "
+_SAMPLE_LINES = 200
+_REMARK = re.compile(r"\s*(#|//|%)")
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
+_DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+")
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+MISSING_WORDS = ("-", "--", "?", "NaT", "nil", "no data", "No Data", "bad", "Bad")
+"""Cells that mark a missing sample, beside empty ones and pandas' own (NA, NaN, null, None, N/A, #N/A, ...)."""
+TWO_WORDS = {"off": 0, "on": 1, "closed": 0, "open": 1, "no": 0, "yes": 1, "false": 0, "true": 1}
+"""Words for two states of a valve or a switch that are read as 0 and 1."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A delimited text file.
+
+    Attributes:
+        path: where it came from.
+        header: column names.
+        header_line: line of the names, counted from 1.
+        separator: what stands between cells; a blank stands for any number of them.
+        decimal: the decimal sign.
+        has_thousands: whether points group thousands.
+        units: unit of every column that has one, from a row below the names.
+        text: all text below the names (and the units).
+        first_line: line at which `text` begins.
+    """
+
+    path: Path
+    header: list[str]
+    header_line: int
+    separator: str
+    decimal: str
+    has_thousands: bool
+    text: str = field(repr=False)
+    first_line: int
+    units: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def open(path: Path) -> TextTable:
+        """Read a file and recognise its habits.
+
+        Raises:
+            DataError: if it is missing, too large, no text, empty or has no columns.
+        """
+        lines = _decoded(path).splitlines()
+        start = next((n for n, line in enumerate(lines) if line.strip() and not _REMARK.match(line)), None)
+        if start is None:
+            raise DataError(f"{path} is empty: a header and rows are needed")
+        sample = [line for line in lines[start : start + _SAMPLE_LINES] if line.strip() and not _REMARK.match(line)]
+        separator = _find_separator(sample)
+        header = [name.strip() for name in split_cells(lines[start], separator)]
+        rows = [[cell.strip() for cell in split_cells(line, separator)] for line in sample[1:]]
+        if all(_NUMBER.fullmatch(name) for name in header):
+            raise DataError(f"{path}, line {start + 1}: has no names of columns, only numbers; add a line with names")
+        blank = next((place for place, name in enumerate(header) if not name), None)
+        if blank is not None:
+            header = [name or f"column_{place}" for place, name in enumerate(header)]
+        cells = [cell for row in rows for cell in row]
+        is_comma = separator != "," and _is_decimal_comma(cells)
+        units = _units(header, rows)
+        body = start + 1
+        if units is not None:
+            body = next(n for n in range(start + 1, len(lines)) if lines[n].strip() and not _REMARK.match(lines[n])) + 1
+        return TextTable(
+            path,
+            header,
+            start + 1,
+            separator,
+            "," if is_comma else ".",
+            is_comma and any(_THOUSANDS.fullmatch(cell) for cell in cells),
+            "\n".join("" if _REMARK.match(line) else line for line in lines[body:]),
+            body + 1,
+            units or {},
+        )
+
+    def frame(self, columns: Sequence[str], as_text: Sequence[str] = ()) -> pd.DataFrame:
+        """Return some columns as numbers; those of `as_text` (time, episode, context) as they stand.
+
+        Raises:
+            DataError: naming line and column of a cell that is no number, or a row of the wrong width.
+        """
+        if not self.text.strip():
+            raise DataError(f"{self.path}, line {self.header_line}: has a header but no rows")
+        try:
+            table = pd.read_csv(
+                io.StringIO(self.text),
+                sep=r"\s+" if self.separator == _BLANKS else self.separator,
+                names=self.header,
+                header=None,
+                index_col=False,
+                dtype=dict.fromkeys(as_text, str),
+                decimal=self.decimal,
+                thousands="." if self.has_thousands else None,
+                na_values=list(MISSING_WORDS),
+                skipinitialspace=True,
+                on_bad_lines="error",
+                low_memory=False,
+            )
+        except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError, OverflowError) as error:
+            raise self._find_bad_row() or DataError(f"{self.path} cannot be read as a table: {error}") from error
+        self._check_widths(table)
+        return pd.DataFrame(
+            {
+                name: table[name]
+                if name in as_text
+                else to_numbers(table[name], lambda row, name=name: self.place(row, name), self.decimal)
+                for name in columns
+            }
+        )
+
+    def words(self) -> set[str]:
+        """Return the columns whose first rows hold words."""
+        rows = (split_cells(line, self.separator) for line in self.text.split("\n")[:_SAMPLE_LINES] if line.strip())
+        found = set()
+        for row in rows:
+            for name, cell in zip(self.header, row, strict=False):
+                text = cell.strip()
+                is_number = (
+                    _NUMBER.fullmatch(text) or text in MISSING_WORDS or text.lower() in {"nan", "na", *TWO_WORDS}
+                )
+                if text and not is_number:
+                    found.add(name)
+        return found
+
+    def place(self, row: int, column: str | None = None) -> str:
+        """Return file, line and column of a row of the frame, for messages."""
+        line = next(itertools.islice(self._rows(), row, None))[0]
+        return f"{self.path}, line {line}" + (f", column {column!r}" if column else "")
+
+    def _check_widths(self, table: pd.DataFrame) -> None:
+        # pandas fills short rows with NaN; a row that lacks its last cells is damage, not a missing sample.
+        is_short = table[self.header[-1]].isna().to_numpy(bool) if len(self.header) > 1 else np.zeros(0, bool)
+        if is_short.any():
+            problem = self._find_bad_row()
+            if problem is not None:
+                raise problem
+
+    def _find_bad_row(self) -> DataError | None:
+        for line, cells in self._rows():
+            if len(cells) != len(self.header):
+                return DataError(f"{self.path}, line {line}: has {len(cells)} cells, the header has {len(self.header)}")
+        return None
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        if self.separator == _BLANKS:
+            lines = enumerate(self.text.split("\n"), self.first_line)
+            yield from ((number, line.split()) for number, line in lines if line.strip())
+            return
+        reader = csv.reader(io.StringIO(self.text), delimiter=self.separator, skipinitialspace=True)
+        before = 0
+        try:
+            for cells in reader:
+                if len(cells) > 1 or any(cell.strip() for cell in cells):
+                    yield self.first_line + before, cells
+                before = reader.line_num
+        except csv.Error as error:
+            raise DataError(f"{self.path}, line {self.first_line + before}: {error}") from error
+
+
+def split_cells(line: str, separator: str) -> list[str]:
+    """Split one line; a blank as separator stands for any number of them."""
+    if separator == _BLANKS:
+        return line.split()
+    try:
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:
+        return line.split(separator)
+
+
+def _decoded(path: Path) -> str:
+    problem = file_problem(path, MAX_BYTES)
+    if problem is not None:
+        raise DataError(f"{path} {problem}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    encodings = ["utf-16"] if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig", "cp1252"]
+    for encoding in encodings:
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if "\0" not in text:
+            return text
+    raise DataError(f"{path} is not a text file (neither UTF-8 nor UTF-16 nor Windows-1252)")
+
+
+def _find_separator(sample: Sequence[str]) -> str:
+    """Return the separator under which header and rows have the same number of cells; the rarer signs first."""
+    for separator in (*_SEPARATORS, _BLANKS):
+        counts = [len(split_cells(line, separator)) for line in sample]
+        if counts[0] > 1 and Counter(counts[1:] or counts).most_common(1)[0][0] == counts[0]:
+            return separator
+    return next((sign for sign in _SEPARATORS if sign in sample[0]), ",")
+
+
+def _is_decimal_comma(cells: Sequence[str]) -> bool:
+    commas = sum(bool(_DECIMAL_COMMA.fullmatch(cell)) for cell in cells)
+    return commas > sum(bool(_DECIMAL_POINT.fullmatch(cell)) for cell in cells)
+
+
+def _units(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str] | None:
+    """Return the units in a row below the names: no cell of it is a number where the rows below hold numbers."""
+    if len(rows) < 2 or any(_NUMBER.fullmatch(cell) for cell in rows[0]):
+        return None
+    is_number = [
+        all(_NUMBER.fullmatch(cell) for cell in column if cell) and any(column)
+        for column in itertools.zip_longest(*rows[1:], fillvalue="")
+    ]
+    above = [cell for cell, is_it in zip(rows[0], is_number, strict=False) if is_it]
+    if not above or not any(above) or any(cell.lower() in {"nan", "na", "null", *MISSING_WORDS} for cell in above):
+        return None
+    return {name: cell.strip("[]() ") for name, cell in zip(header, rows[0], strict=False) if cell.strip("[]() ")}
+
+
+def to_numbers(column: pd.Series, place: Callable[[int], str], decimal: str = ".") -> pd.Series:
+    """Return a column as floats; words for two states (on and off) become 1 and 0.
+
+    Raises:
+        DataError: naming the first cell that is no number.
+    """
+    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
+        return column.astype(float)
+    text = column.astype("string").str.strip()
+    words = text.str.lower().map(TWO_WORDS)
+    if words.notna().eq(text.notna()).all():
+        return words.astype(float)
+    plain = text.str.replace(".", "", regex=False).str.replace(",", ".", regex=False) if decimal == "," else text
+    numbers = pd.to_numeric(plain, errors="coerce").astype(float)
+    refused = (numbers.isna() & text.notna()).to_numpy(bool)
+    if refused.any():
+        row = int(np.argmax(refused))
+        raise DataError(
+            f"{place(row)}: {short(str(text.iloc[row]))!r} is not a number; correct it, empty the cell if it marks a "
+            f"missing sample, or leave the column out by ignore=[{column.name}]"
+        )
+    return numbers
