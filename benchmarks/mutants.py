@@ -57,7 +57,7 @@ RECORDS = "tests/inference/test_records.py"
 NEAREST = (
     ("mbrl_hdp/probability", ("tests/probability",)),
     ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py", RECORDS)),
-    ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py")),
+    ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py", RECORDS)),
     ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py",)),
     ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py", "tests/inference/test_online.py")),
     ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py", RECORDS)),
@@ -68,8 +68,8 @@ NEAREST = (
     ),
     ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
     ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
-    ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py")),
-    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py")),
+    ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py", RECORDS)),
+    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py", RECORDS)),
     ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py", RECORDS)),
     (
         "mbrl_hdp/inference/model",

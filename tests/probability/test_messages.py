@@ -30,6 +30,13 @@ def engine(request, monkeypatch):
     return module
 
 
+def test_compiled_loops_serve_the_cpu_and_tensors_every_other_device():
+    for device, module in (("cpu", kernels), ("meta", batched)):
+        log_lik = torch.zeros(1, 3, 2, device=device)
+        inputs = passes.MessageInputs(torch.ones(2), torch.ones(2, 2), log_lik, torch.tensor([3]))
+        assert passes._engine_for(inputs) is module
+
+
 @pytest.mark.parametrize(("num_contexts", "num_steps"), [(1, 3), (2, 5), (3, 1), (3, 4), (3, 5)])
 def test_messages_equal_enumeration(engine, oracle, make_chain, make_log_lik, num_contexts, num_steps):
     chain = make_chain(num_contexts, seed=num_steps)
