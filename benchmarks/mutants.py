@@ -31,7 +31,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-from benchmarks.mutant_runner import ROOT, Workshop, function_at
+from benchmarks.mutant_runner import ROOT, Workshop, function_at, kernel_files
 
 WORKSHOP = ROOT / "build/mutants"
 SAMPLES = ROOT / "build/mutant_samples"
@@ -258,9 +258,11 @@ def finished() -> dict[str, dict[str, Any]]:
 
 
 def run(mutants: list[Mutant]) -> None:
-    """Run what has no result yet, in the order of NEAREST: the tests of whole fits and runs come last."""
+    """Run what has no result yet: what is quick to test first, compiled code, which compiles for every mutant, last."""
     known, killers = finished(), {record["name"]: record["killer"] for record in records()}
-    todo = sorted((one for one in mutants if one.name not in known), key=lambda one: _place(one.path))
+    todo = [mutant for mutant in mutants if mutant.name not in known]
+    kernels = kernel_files()
+    todo.sort(key=lambda mutant: (mutant.path in kernels, _place(mutant.path)))
     if not todo:
         return
     workshop = Workshop(WORKSHOP, tuple(dict.fromkeys(test for _, tests in NEAREST for test in tests)))
