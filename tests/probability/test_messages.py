@@ -308,6 +308,17 @@ def test_sequences_that_scaled_messages_cannot_carry_are_flagged(engine, initial
     assert engine.forward_pass(initial, transition, lik, offset, lengths).is_exact.tolist() == is_exact
 
 
+@pytest.mark.parametrize("step", range(5))
+def test_a_context_that_is_lost_is_flagged_but_not_a_sequence_that_is_impossible(engine, step):
+    """The chain never switches: a context that a step rules out is predicted with zero from the next step on."""
+    initial, transition = torch.full((2,), 0.5, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    log_lik, lengths = torch.zeros(2, 5, 2, dtype=torch.float64), torch.full((2,), 5)
+    log_lik[0, step, 1] = -torch.inf
+    log_lik[1, step] = -torch.inf
+    lik, offset = scaled_likelihoods(initial, transition, log_lik, lengths)
+    assert engine.forward_pass(initial, transition, lik, offset, lengths).is_exact.tolist() == [step == 4, True]
+
+
 PROBABILITIES = st.sampled_from([0.0, 0.0, 1e-300, 1e-120, 1e-60, 1e-30, 0.1, 0.5, 1.0])
 LOG_LIKS = st.sampled_from([-torch.inf, -5000.0, -900.0, -300.0, -40.0, -1.0, 0.0, 0.5, 2.0, 700.0])
 
