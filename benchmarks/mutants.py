@@ -6,8 +6,8 @@ The mutants are those of Cosmic Ray, one drawn for each drawn position in the co
 code; changes that no test could notice (annotations, texts) are never drawn. Each runs against the nearest tests that
 call the changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes
 on where it was stopped: a death counts as long as the changed file and the test that failed are the same, a survival as
-long as the changed file and its nearest tests are the same; so after tests were added, only survivors and the victims
-of changed test files run again, the latter against the test that killed them first. docs/results/mutants.md is written
+long as the changed file and its nearest tests are the same; so after tests were added, only survivors run again, and
+after a test was changed its victims, first of all against that test. docs/results/mutants.md is written
 from the results and from docs/results/mutants_judged.json, where survivors are judged by name: `equivalent: why` or
 `hole: what`. The first sample is the one that tests are written for; a further one, drawn with another seed, says
 whether they hold beyond it.
@@ -31,7 +31,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-from benchmarks.mutant_runner import ROOT, Workshop, function_at
+from benchmarks.mutant_runner import ROOT, Workshop, function_at, kernel_files
 
 WORKSHOP = ROOT / "build/mutants"
 SAMPLES = ROOT / "build/mutant_samples"
@@ -57,7 +57,7 @@ RECORDS = "tests/inference/test_records.py"
 NEAREST = (
     ("mbrl_hdp/probability", ("tests/probability",)),
     ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py", RECORDS)),
-    ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py")),
+    ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py", RECORDS)),
     ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py",)),
     ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py", "tests/inference/test_online.py")),
     ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py", RECORDS)),
@@ -68,8 +68,8 @@ NEAREST = (
     ),
     ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
     ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
-    ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py")),
-    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py")),
+    ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py", RECORDS)),
+    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py", RECORDS)),
     ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py", RECORDS)),
     (
         "mbrl_hdp/inference/model",
@@ -236,11 +236,30 @@ def _is_neutral(decorator: ast.expr) -> bool:
 def stamp(path: str, outcome: str, killer: str, root: Path = ROOT) -> str:
     """Return a fingerprint of what a result depends on: the changed file and the tests that decided."""
     digest = hashlib.sha256((root / path).read_bytes())
-    for place in (killer.partition("::")[0],) if killer else nearest_tests(path) if outcome == "survived" else ():
-        files = [root / place] if place.endswith(".py") else sorted((root / place).rglob("*.py"))
-        for file in files:
-            digest.update(file.read_bytes() if file.exists() else b"")
+    if killer:
+        file, *names = killer.partition("[")[0].split("::")
+        if (root / file).exists():
+            digest.update(_without_other_tests((root / file).read_text(), tuple(names)).encode())
+    elif outcome == "survived":
+        for place in nearest_tests(path):
+            for file in [root / place] if place.endswith(".py") else sorted((root / place).rglob("*.py")):
+                digest.update(file.read_bytes() if file.exists() else b"")
     return digest.hexdigest()[:12]
+
+
+@functools.cache
+def _without_other_tests(code: str, names: tuple[str, ...]) -> str:
+    """Return a test file without its tests but the one that goes by these names (class, function)."""
+    tree = ast.parse(code)
+
+    def keep(body: list[ast.stmt], name: str) -> list[ast.stmt]:
+        return [one for one in body if getattr(one, "name", name) == name or not one.name.lower().startswith("test")]
+
+    tree.body = keep(tree.body, names[0] if names else "")
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and len(names) > 1:
+            node.body = keep(node.body, names[1])
+    return ast.unparse(tree)
 
 
 def records() -> list[dict[str, Any]]:
@@ -258,9 +277,11 @@ def finished() -> dict[str, dict[str, Any]]:
 
 
 def run(mutants: list[Mutant]) -> None:
-    """Run what has no result yet, in the order of NEAREST: the tests of whole fits and runs come last."""
+    """Run what has no result yet: what is quick to test first, compiled code, which compiles for every mutant, last."""
     known, killers = finished(), {record["name"]: record["killer"] for record in records()}
-    todo = sorted((one for one in mutants if one.name not in known), key=lambda one: _place(one.path))
+    todo = [mutant for mutant in mutants if mutant.name not in known]
+    kernels = kernel_files()
+    todo.sort(key=lambda mutant: (mutant.path in kernels, _place(mutant.path)))
     if not todo:
         return
     workshop = Workshop(WORKSHOP, tuple(dict.fromkeys(test for _, tests in NEAREST for test in tests)))

@@ -6,8 +6,12 @@ import torch
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.heads import ROWS_PER_CHUNK, WIDEST_COMPILED, ContextHeads
 
-# Sizes that are no multiples of the kernels' blocks, a batch longer than a chunk, one context, one row, no row.
-SHAPES = [(3, 5, 2, [7], 700), (10, 6, 4, [128], 1300), (2, 21, 6, [10], 5), (1, 1, 1, [1], 1), (4, 3, 2, [9], 0)]
+# Sizes that are no multiples of the kernels' blocks, a batch longer than a chunk, one context, one row, no row, more
+# outputs than hidden units.
+SHAPES = [
+    *[(3, 5, 2, [7], 700), (10, 6, 4, [128], 1300), (2, 21, 6, [10], 5), (1, 1, 1, [1], 1), (4, 3, 2, [9], 0)],
+    (2, 3, 9, [2], 6),
+]
 
 
 def make_heads(max_contexts, num_inputs, num_outputs, hidden_sizes, dtype=torch.float64, seed=0):

@@ -205,6 +205,27 @@ def test_two_automatic_guides_share_nothing():
     assert not list(pyro.get_param_store())
 
 
+def test_an_automatic_guide_is_made_once_and_only_where_there_is_no_other():
+    prior = FlatPrior(2)
+    assert not list(prior.parameters())
+    prior.prepare()
+    made = prior._auto_guide
+    before = [id(value) for value in prior.parameters()]
+    assert before
+    prior.prepare()
+    prior.guide()
+    assert prior._auto_guide is made
+    assert [id(value) for value in prior.parameters()] == before
+    lazy = FlatPrior(2)
+    assert set(lazy.guide()) == {"initial", "rows"}  # also without `prepare`
+    assert [value.shape for value in lazy.parameters()] == [value.shape for value in prior.parameters()]
+    own = HdpPrior(2)
+    count = len(list(own.parameters()))
+    own.prepare()
+    assert own._auto_guide is None
+    assert len(list(own.parameters())) == count
+
+
 def test_the_automatic_guides_kl_holds_the_jacobian():
     """Trained against no data at all, the bound's KL comes near 0 and never below it."""
     torch.manual_seed(7)

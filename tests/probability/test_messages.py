@@ -24,6 +24,13 @@ def engine(request, monkeypatch):
     return module
 
 
+def test_compiled_loops_serve_the_cpu_and_tensors_every_other_device():
+    for device, module in (("cpu", kernels), ("meta", batched)):
+        log_lik = torch.zeros(1, 3, 2, device=device)
+        inputs = passes.MessageInputs(torch.ones(2), torch.ones(2, 2), log_lik, torch.tensor([3]))
+        assert passes._engine_for(inputs) is module
+
+
 @pytest.mark.parametrize(("num_contexts", "num_steps"), [(1, 3), (2, 5), (3, 1), (3, 4), (3, 5)])
 def test_messages_equal_enumeration(engine, oracle, make_chain, make_log_lik, num_contexts, num_steps):
     chain = make_chain(num_contexts, seed=num_steps)
@@ -291,6 +298,17 @@ def test_sequences_that_scaled_messages_cannot_carry_are_flagged(engine, initial
     log_lik[:, 0] = first_log_lik
     lik, offset = scaled_likelihoods(initial, transition, log_lik, lengths)
     assert engine.forward_pass(initial, transition, lik, offset, lengths).is_exact.tolist() == is_exact
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_context_that_is_lost_is_flagged_but_not_a_sequence_that_is_impossible(engine, step):
+    """The chain never switches: a context that a step rules out is predicted with zero from the next step on."""
+    initial, transition = torch.full((2,), 0.5, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    log_lik, lengths = torch.zeros(2, 5, 2, dtype=torch.float64), torch.full((2,), 5)
+    log_lik[0, step, 1] = -torch.inf
+    log_lik[1, step] = -torch.inf
+    lik, offset = scaled_likelihoods(initial, transition, log_lik, lengths)
+    assert engine.forward_pass(initial, transition, lik, offset, lengths).is_exact.tolist() == [step == 4, True]
 
 
 PROBABILITIES = st.sampled_from([0.0, 0.0, 1e-300, 1e-120, 1e-60, 1e-30, 0.1, 0.5, 1.0])
