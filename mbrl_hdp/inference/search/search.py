@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,7 @@ from mbrl_hdp.inference.search.features import Features, Library, linear_feature
 from mbrl_hdp.inference.search.labelling import label, part_of
 from mbrl_hdp.inference.search.moves import (
     Candidate,
+    birth,
     drop_small,
     hold_longer,
     nearest_pairs,
@@ -139,8 +141,8 @@ class _Search:
 
     def _divide(self, current: Candidate) -> Candidate | None:
         null = enriched(self.rows, current)
-        for context in _by_potential(current):
-            child = self._child(current, context)
+        for context, division in self._divisions(current):
+            child = self._child(current, division)
             if child is None:
                 continue
             verdict = self._judge(current, null, child, context)
@@ -149,10 +151,18 @@ class _Search:
                 return child
         return None
 
-    def _child(self, current: Candidate, context: int) -> Candidate | None:
-        """Return the best division of a context, None where it gains nothing even with plain noise."""
+    def _divisions(self, current: Candidate) -> Iterator[tuple[int, Candidate]]:
+        """Return divisions of the contexts, the largest loss first, then a context made of outliers."""
+        for context in _by_potential(current):
+            yield context, split(self.rows, current, context)
+        born = birth(self.rows, current)
+        if born is not None:
+            yield born
+
+    def _child(self, current: Candidate, division: Candidate) -> Candidate | None:
+        """Return the division after longer EM, None where it gains nothing even with plain noise."""
         rows = self.rows
-        child = hold_longer(rows, split(rows, current, context))
+        child = hold_longer(rows, division)
         if child.evidence() - current.evidence() < _LEAST_CHEAP_GAIN * len(rows):
             return None
         again = hold_longer(rows, rebuild(rows, child))
