@@ -49,7 +49,7 @@ def test_regions_are_allowed_or_forbidden():
         find_contexts(data, regions="perhaps")
 
 
-def test_halves_of_one_context_by_position_are_merged_and_hidden_contexts_are_not():
+def test_halves_of_one_context_by_position_are_merged():
     data, truth = data_of("van_der_pol", num_episodes=40)
     rows = make_rows(data)
     labels = truth[rows.episode, rows.step]
@@ -63,7 +63,7 @@ def test_halves_of_one_context_by_position_are_merged_and_hidden_contexts_are_no
     assert align(merged.state.weight.argmax(1), labels).accuracy > 0.95
 
 
-def test_a_context_is_born_of_outliers_that_others_share():
+def test_a_context_is_born_of_outliers_that_others_share_and_stays():
     data, truth = data_of("linear_6d_4", num_episodes=40)
     rows = make_rows(data)
     labels = truth[rows.episode, rows.step]
@@ -76,3 +76,4 @@ def test_a_context_is_born_of_outliers_that_others_share():
     assert align(born.state.weight.argmax(1), labels).accuracy > 0.98
     whole = settle(rows, features, 0.97 * np.eye(4)[labels] + 0.0075, search.FLOOR)
     assert birth(rows, whole) is None
+    assert search._Search(rows, 5, search.FORBID)._pruned(whole).num_contexts == 4
