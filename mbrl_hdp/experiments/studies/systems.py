@@ -24,7 +24,8 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     if is_quick:
         return [_settings("pendulum", variant, seed, 12) for variant in ("plain", "still") for seed in seeds or (100,)]
     first, *more = seeds or SEEDS
-    pairs = [(variant, first) for variant in VARIANTS] + [("plain", seed) for seed in more]
+    variants = sorted(VARIANTS, key=lambda variant: (variant != "plain", not variant.startswith("still")))
+    pairs = [(variant, first) for variant in variants] + [("plain", seed) for seed in more]
     groups = [[name for name in SYSTEMS if name not in bodies.SYSTEMS], list(bodies.SYSTEMS)]
     return [_settings(name, variant, seed, 100) for names in groups for variant, seed in pairs for name in names]
 

@@ -22,6 +22,8 @@ _RARELY = 1e-3
 _START_ROWS = 4000
 _MOST_STARTS = 3
 _SMALLEST_SHARE = 0.02
+# Rows with less weight than this in robust regression are outliers.
+_OUTLIER = 0.2
 
 
 @dataclass
@@ -172,6 +174,27 @@ def _extended(
     whole.log_lik = start.trial.noise.log_density(np.concatenate([state.residuals[others], np.stack(left)]))[0]
     expect(rows, whole, learn_chain=False)
     return whole.weight
+
+
+def birth(rows: Rows, parent: Candidate) -> tuple[int, Candidate] | None:
+    """Make a context of the rows that no context explains, wherever they were put.
+
+    A rare context that is spread over several others as outliers cannot be found by dividing one of them.
+
+    Returns:
+        The context that loses most rows to the new one, and the model in which these are the last two; None if fewer
+        rows than a smallest context are outliers.
+    """
+    state = parent.state
+    assert state.robust is not None
+    is_outlier = (state.weight * state.robust).sum(1) < _OUTLIER
+    if is_outlier.mean() < _SMALLEST_SHARE:
+        return None
+    donor = int(state.weight[is_outlier].sum(0).argmax())
+    order = [*(k for k in range(state.num_contexts) if k != donor), donor]
+    new = 0.9 * is_outlier[:, None]
+    weight = np.concatenate([state.weight[:, order] * (1.0 - new), new], 1)
+    return donor, settle(rows, parent.features, weight, state.noise.floor)
 
 
 def hold_longer(rows: Rows, candidate: Candidate, num_steps: int = 6, leave: float = _RARELY) -> Candidate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,7 @@ from mbrl_hdp.inference.search.features import Features, Library, linear_feature
 from mbrl_hdp.inference.search.labelling import label, part_of
 from mbrl_hdp.inference.search.moves import (
     Candidate,
+    birth,
     drop_small,
     hold_longer,
     nearest_pairs,
@@ -41,6 +43,8 @@ _ERRORS = 3.0
 _LEAST_CHEAP_GAIN = 0.015
 # No richer noise makes up for a loss of so many nats a row.
 _LARGE_GAIN = 1.0
+# Of so many contexts all pairs are looked at.
+_FEW_CONTEXTS = 4
 # Contexts that act for fewer steps on average are outliers, not contexts.
 _LEAST_STAY = 0.6
 
@@ -117,7 +121,11 @@ class _Search:
             better = self._divide(current)
             if better is None:
                 break
-            current = self._pruned(better)
+            better = self._pruned(better)
+            is_larger = better.num_contexts > current.num_contexts
+            if not is_larger and better.evidence() < current.evidence() + LEAST_GAIN * len(self.rows):
+                break  # the new context went again and the labels are no better
+            current = better
         return current
 
     def _widened(self, current: Candidate) -> Candidate:
@@ -133,8 +141,8 @@ class _Search:
 
     def _divide(self, current: Candidate) -> Candidate | None:
         null = enriched(self.rows, current)
-        for context in _by_potential(current):
-            child = self._child(current, context)
+        for context, division in self._divisions(current):
+            child = self._child(current, division)
             if child is None:
                 continue
             verdict = self._judge(current, null, child, context)
@@ -143,10 +151,18 @@ class _Search:
                 return child
         return None
 
-    def _child(self, current: Candidate, context: int) -> Candidate | None:
-        """Return the best division of a context, None where it gains nothing even with plain noise."""
+    def _divisions(self, current: Candidate) -> Iterator[tuple[int, Candidate]]:
+        """Return divisions of the contexts, the largest loss first, then a context made of outliers."""
+        for context in _by_potential(current):
+            yield context, split(self.rows, current, context)
+        born = birth(self.rows, current)
+        if born is not None:
+            yield born
+
+    def _child(self, current: Candidate, division: Candidate) -> Candidate | None:
+        """Return the division after longer EM, None where it gains nothing even with plain noise."""
         rows = self.rows
-        child = hold_longer(rows, split(rows, current, context))
+        child = hold_longer(rows, division)
         if child.evidence() - current.evidence() < _LEAST_CHEAP_GAIN * len(rows):
             return None
         again = hold_longer(rows, rebuild(rows, child))
@@ -161,34 +177,43 @@ class _Search:
             null = other if other.evidence() > null.evidence() else null
         gain, error = gain_of(rows, rich.state, null.state)
         pair = rich.num_contexts - 2, rich.num_contexts - 1
-        beyond = float(rich.state.evidence.sum() - gated_evidence(rows, rich.state, pair).sum()) / len(rows)
+        beyond = self._beyond_gate(rich, pair)
         labels = rich.state.weight.argmax(1)
         region = max(region_share(rows, labels, half) for half in pair)
         stay = float(np.diagonal(rich.state.transition)[list(pair)].min())
         is_accepted = (
             gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
             and gain > _ERRORS * error
-            and (self.regions == ALLOW or beyond > LEAST_BEYOND_GATE)
+            and beyond > LEAST_BEYOND_GATE
             and stay > _LEAST_STAY
         )
         return Verdict(context, gain, error, beyond, region, stay, bool(is_accepted))
 
     def _pruned(self, current: Candidate) -> Candidate:
-        """Remove contexts that the others explain as well: small ones, and pairs that became alike."""
+        """Remove contexts that the others explain as well: small ones, pairs that became alike, halves by region."""
         rows = self.rows
         current = drop_small(rows, current)
         if current.num_contexts < 3:
             return current
         rich = enriched(rows, current)
-        for pair in nearest_pairs(current) + _smallest(current):
+        for pair in _pairs(current):
             fewer = without(rows, current, pair)
-            if current.evidence() - fewer.evidence() > _LARGE_GAIN * len(rows):
-                continue
-            fewer = hold_longer(rows, fewer)
-            gain, error = gain_of(rows, rich.state, enriched(rows, fewer).state)
-            if gain < max(LEAST_GAIN, _ERRORS * error):
-                return self._pruned(rebuild(rows, fewer))
+            if self._beyond_gate(rich, pair) > LEAST_BEYOND_GATE:
+                if current.evidence() - fewer.evidence() > _LARGE_GAIN * len(rows):
+                    continue
+                fewer = hold_longer(rows, fewer)
+                gain, error = gain_of(rows, rich.state, enriched(rows, fewer).state)
+                if gain >= max(LEAST_GAIN, _ERRORS * error):
+                    continue
+            return self._pruned(rebuild(rows, fewer))
         return current
+
+    def _beyond_gate(self, rich: Candidate, pair: tuple[int, int]) -> float:
+        """Return the evidence per row over a head that chooses between two contexts by state and action."""
+        if self.regions == ALLOW:
+            return np.inf
+        gated = gated_evidence(self.rows, rich.state, pair)
+        return float(rich.state.evidence.sum() - gated.sum()) / len(self.rows)
 
 
 def _by_potential(current: Candidate) -> list[int]:
@@ -200,6 +225,13 @@ def _by_potential(current: Candidate) -> list[int]:
     peak = state.noise.peak() * state.weight.mean(0)
     potential = peak - loss
     return [int(k) for k in np.argsort(-potential) if potential[k] > LEAST_GAIN]
+
+
+def _pairs(current: Candidate) -> list[tuple[int, int]]:
+    """Return the pairs that a merge is tried on: all of few contexts, the likeliest of many."""
+    if current.num_contexts > _FEW_CONTEXTS:
+        return nearest_pairs(current) + _smallest(current)
+    return nearest_pairs(current, _FEW_CONTEXTS * (_FEW_CONTEXTS - 1) // 2)
 
 
 def _smallest(current: Candidate) -> list[tuple[int, int]]:

@@ -5,8 +5,12 @@ import pytest
 
 from mbrl_hdp import Trajectories
 from mbrl_hdp.envs.systems import simulate
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.scoring import align
-from mbrl_hdp.inference.search import find_contexts
+from mbrl_hdp.inference.search import find_contexts, search
+from mbrl_hdp.inference.search.features import Library, linear_features, monomials
+from mbrl_hdp.inference.search.moves import birth, settle
+from mbrl_hdp.inference.search.rows import make_rows
 
 
 def data_of(name, variant="plain", num_episodes=100):
@@ -28,3 +32,48 @@ def test_hidden_contexts_are_counted_and_labelled(name, count):
 def test_a_nonlinear_oscillator_that_never_switches_has_one_context(variant):
     data, _ = data_of("van_der_pol", variant, num_episodes=40)
     assert find_contexts(data).num_contexts == 1
+
+
+def test_large_data_is_searched_in_part_and_labelled_whole(monkeypatch):
+    data, truth = data_of("pendulum", num_episodes=80)
+    monkeypatch.setattr(search, "MOST_ROWS", 3000)
+    found = find_contexts(data)
+    assert found.num_contexts == 2
+    assert found.probability.shape == (80, 100, 2)
+    assert align(found.labels, truth).accuracy > 0.98
+
+
+def test_regions_are_allowed_or_forbidden():
+    data, _ = data_of("pendulum", num_episodes=12)
+    with pytest.raises(ConfigError, match="forbid"):
+        find_contexts(data, regions="perhaps")
+
+
+def test_halves_of_one_context_by_position_are_merged():
+    data, truth = data_of("van_der_pol", num_episodes=40)
+    rows = make_rows(data)
+    labels = truth[rows.episode, rows.step]
+    features = linear_features(Library(rows))
+    features = features.with_terms(monomials(features.library, 3, 60))
+    halves = np.where((labels == 1) & (rows.inputs[:, 0] > 0.0), 2, labels)
+    current = settle(rows, features, 0.98 * np.eye(3)[halves] + 0.02 / 3, search.FLOOR)
+    assert current.num_contexts == 3
+    merged = search._Search(rows, 5, search.FORBID)._pruned(current)
+    assert merged.num_contexts == 2
+    assert align(merged.state.weight.argmax(1), labels).accuracy > 0.95
+
+
+def test_a_context_is_born_of_outliers_that_others_share_and_stays():
+    data, truth = data_of("linear_6d_4", num_episodes=40)
+    rows = make_rows(data)
+    labels = truth[rows.episode, rows.step]
+    features = linear_features(Library(rows))
+    # The rows of context 3 are spread over the heads of the other three, which their robust weights then ignore.
+    spread = np.where((labels == 3)[:, None], 1.0 / 3.0, np.eye(4)[labels][:, :3])
+    without = settle(rows, features, spread, search.FLOOR)
+    donor, born = birth(rows, without)
+    assert 0 <= donor < 3
+    assert align(born.state.weight.argmax(1), labels).accuracy > 0.98
+    whole = settle(rows, features, 0.97 * np.eye(4)[labels] + 0.0075, search.FLOOR)
+    assert birth(rows, whole) is None
+    assert search._Search(rows, 5, search.FORBID)._pruned(whole).num_contexts == 4
