@@ -23,7 +23,8 @@ RANGES = {
         "rate_factor": FACTOR,
     },
     FitConfig: {
-        "num_contexts": COUNT, "num_steps": COUNT, "batch_size": COUNT, "learning_rate": POSITIVE, "row_learning_rate": POSITIVE,
+        "num_contexts": COUNT,
+        "num_steps": COUNT, "batch_size": COUNT, "learning_rate": POSITIVE, "row_learning_rate": POSITIVE,
         "top_learning_rate": POSITIVE, "natural_step": FACTOR, "stay": FRACTION, "start_strength": POSITIVE,
         "num_restarts": COUNT, "polish_steps": NOT_NEGATIVE, "holdout": SHARE, "clip": POSITIVE,
         "patience": NOT_NEGATIVE, "check_every": COUNT, "tolerance": NOT_NEGATIVE,
