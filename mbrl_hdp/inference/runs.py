@@ -114,7 +114,7 @@ class Runs:
         """
         if not self.results:
             raise DivergenceError(f"every run diverged ({self._diverged[0]}); {DIVERGED_ADVICE}")
-        wanted = self.job.config.num_contexts
+        wanted = self.job.config.num_contexts if self.warm_start is None else None
         allowed = [i for i, run in enumerate(self.results) if wanted in (None, run.model.num_contexts)]
         if not allowed:
             raise FitError(
@@ -152,7 +152,7 @@ def _train(model: ContextModel, job: Job, start: Start, seed: int, from_scratch:
     """Train a candidate from where it starts."""
     report = bar.start_run(start.name, job.config.num_steps)
     with seeded(seed, job.data.device):
-        has_heads = start.contexts is not None or not from_scratch
+        has_heads = start.contexts is not None or start.is_refit
         kind = CoordinateTrainer if has_heads and _is_closed_form(model, job.config) else Trainer
         generator = torch_generator(seed, "minibatch")
         trainer = kind(model.prior, model.dynamics, model.distillation, job.data, job.config, start.schedule, generator)
@@ -217,8 +217,8 @@ def polish(model: ContextModel, job: Job, seed: int, report: Report, num_steps: 
 def refits(warm_start: ContextModel, config: FitConfig, recipe: Recipe, reset: str | None) -> list[Start]:
     """Return the runs that go on from a model."""
     part = warm_start.parts.dynamics
-    if reset is None or _is_closed_form(warm_start, config):
-        return [Start(recipe.refit.name, part, recipe.refit)]
+    if reset is None:
+        return [Start(recipe.refit.name, part, recipe.refit, is_refit=True)]
     return plan_starts(part, False, None, config)
 
 
