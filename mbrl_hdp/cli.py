@@ -127,6 +127,18 @@ def evaluate(words: list[str]) -> int:
     return 0
 
 
+def tune(words: list[str]) -> int:
+    """Choose the planner's settings of a run on its learned model alone; evaluate and resume use them from then on."""
+    parser = _parser("tune", tune)
+    parser.add_argument("run", help="run directory of `mbrl-hdp train` with an agent that plans")
+    parser.add_argument("--trust", action="store_true", help="let the run import the modules that its settings name")
+    options = parser.parse_args(words)
+    from mbrl_hdp.experiments.runs import tune_run
+
+    print(tune_run(Path(options.run), options.trust), end="")
+    return 0
+
+
 def plugins(words: list[str]) -> int:
     """List every registered prior, distillation rule, agent and transition model with its package."""
     parser = _parser("plugins", plugins)
@@ -247,7 +259,7 @@ def _complete(words: list[str]) -> int:
 _COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 _COMMANDS: dict[str, tuple[Command, str]] = {
     function.__name__: (function, (function.__doc__ or "").strip())
-    for function in (train, evaluate, fit, label, reproduce, plugins, doctor)
+    for function in (train, evaluate, tune, fit, label, reproduce, plugins, doctor)
 }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from mbrl_hdp.control.agent import Epoch
 from mbrl_hdp.control.rewards import LearnedReward
 from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker, NothingTracker, TruthTracker
+from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import StepError
 from mbrl_hdp.experiments.agent_setup import GuardedAgent, make_agent
@@ -108,6 +109,7 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
                 with _timed(run, "evaluate_s"):
                     metrics |= _evaluation_row(evaluate(run, run.budget.eval_episodes, f"epoch {epoch}", log))
             log.epoch(_row(run, epoch, new, metrics))
+            write_agent_files(folder, run)
             write_snapshot(folder, Snapshot(epoch + 1, run.num_episodes, run.env_steps, log.rows), run)
         records = play_evaluation(run, run.budget.final_eval_episodes, "final", log)
         result = evaluation_of(records)
@@ -115,6 +117,13 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
         export(folder / "final", run)
     run.task.env.close()
     return result
+
+
+def write_agent_files(folder: Path, run: Run) -> None:
+    """Write what the agent has to say beside its metrics."""
+    for name, text in run.agent.run_files().items():
+        with atomic_path(folder / name) as path:
+            path.write_text(text)
 
 
 def start_run(config: MainConfig, registry: Registry) -> Run:

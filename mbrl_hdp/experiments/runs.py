@@ -1,4 +1,4 @@
-"""Finished and unfinished runs: go on with one, evaluate one."""
+"""Finished and unfinished runs: go on with one, evaluate one, tune one's planner."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.errors import CheckpointError
-from mbrl_hdp.experiments.checkpoint import latest_snapshot
+from mbrl_hdp.errors import CheckpointError, ConfigError
+from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
 from mbrl_hdp.experiments.config import MainConfig, load_config_file
-from mbrl_hdp.experiments.loop import Run, evaluate, start_run, train
+from mbrl_hdp.experiments.loop import Run, evaluate, start_run, train, write_agent_files
 from mbrl_hdp.experiments.metrics import SilentLog
 from mbrl_hdp.experiments.run_folder import check_trust, read_config
+from mbrl_hdp.experiments.run_lock import run_lock
 from mbrl_hdp.experiments.summary import Evaluation
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.runtime import configure
@@ -49,6 +50,32 @@ def evaluate_run(folder: Path, num_episodes: int, is_trusted: bool = False) -> E
     return result
 
 
+def tune_run(folder: Path, is_trusted: bool = False) -> str:
+    """Choose the planner's settings of a run anew on its last model; its last checkpoint holds them from then on.
+
+    Args:
+        folder: run directory.
+        is_trusted: let it import the modules that its settings name.
+
+    Returns:
+        The table of the candidates.
+
+    Raises:
+        ConfigError: if its agent does not plan.
+        CheckpointError: if there is no run or no checkpoint.
+    """
+    read_config(folder)
+    with run_lock(folder):
+        run, snapshot = _load(folder, is_trusted)
+        if run.model is None or run.data is None:
+            raise ConfigError(f"agent={run.config.agent.name} learns no model: there is nothing to tune on")
+        run.agent.tune(run.data, run.model)
+        write_agent_files(folder, run)
+        write_snapshot(folder, snapshot, run)
+    run.task.env.close()
+    return run.agent.run_files()["planner_tuning.md"]
+
+
 def load_run(folder: Path, is_trusted: bool = False) -> Run:
     """Build a run as its last checkpoint left it: model, agent, data and every random state.
 
@@ -60,13 +87,17 @@ def load_run(folder: Path, is_trusted: bool = False) -> Run:
         CheckpointError: if there is no run or no checkpoint.
         ConfigError: if it would import a user's modules and is not trusted.
     """
+    return _load(folder, is_trusted)[0]
+
+
+def _load(folder: Path, is_trusted: bool) -> tuple[Run, Snapshot]:
     config, registry = _open(folder, is_trusted)
-    snapshot = latest_snapshot(folder)
-    if snapshot is None:
+    read = latest_snapshot(folder)
+    if read is None:
         raise CheckpointError(f"{folder} has no checkpoint yet; go on with `mbrl-hdp train resume={folder}`")
     run = start_run(config, registry)
-    snapshot(run)
-    return run
+    snapshot = read(run)
+    return run, snapshot
 
 
 def _open(folder: Path, is_trusted: bool) -> tuple[MainConfig, Registry]:
