@@ -124,6 +124,8 @@ def evaluate(words: list[str]) -> int:
     print(f"return {spread}, 95 % interval of the mean {low:.2f} to {high:.2f}")
     if result.context_accuracy is not None:
         print(f"context accuracy {result.context_accuracy:.3f}, switch delay {result.switch_delay or 0.0:.2f} steps")
+    if result.scores:
+        print(", ".join(f"{name} {value:.3f}" for name, value in result.scores.items()))
     return 0
 
 

@@ -23,6 +23,7 @@ from mbrl_hdp.control.planner import make_planner
 from mbrl_hdp.control.planner_config import PlannerConfig
 from mbrl_hdp.control.rewards import AnyRewardFn, RewardFn, uses_context
 from mbrl_hdp.control.tracker import BeliefTracker
+from mbrl_hdp.errors import CheckpointError
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import torch_generator
 
@@ -36,8 +37,9 @@ SECOND_GRID: dict[str, tuple[Any, ...]] = {
     "initial_std": (0.5,),
     "population_size": (256,),
 }
+TUNED = {*FIRST_GRID, *SECOND_GRID, "num_elites"}
 MOST_STEPS = 100
-MOST_EPISODES = 24  # of one candidate in one round
+MOST_EPISODES = 24  # of one candidate
 _KEPT = 3  # one of so many candidates survives a round
 # Seconds, from `python -m benchmarks drone` and a busy machine: of an iteration of an optimiser, of one imagined step
 # of one plan for every weight of a network, and of an action besides.
@@ -76,10 +78,9 @@ class Candidate:
     config: PlannerConfig
     returns: list[float] = field(default_factory=list)
 
-    @property
-    def mean(self) -> float:
-        """Mean return so far."""
-        return float(np.mean(self.returns)) if self.returns else -np.inf
+    def mean_of(self, num_episodes: int) -> float:
+        """Return the mean return of the first episodes."""
+        return float(np.mean(self.returns[:num_episodes]))
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Tuning:
 
     Attributes:
         chosen: the settings that differ from those asked for.
-        rows: every candidate with its settings, mean return and episodes, best first.
+        rows: every candidate with its settings, mean return and episodes, the winner first.
         num_steps: length of the imagined episodes.
     """
 
@@ -97,7 +98,13 @@ class Tuning:
     num_steps: int
 
     def apply(self, config: PlannerConfig) -> PlannerConfig:
-        """Return the settings with those that were chosen."""
+        """Return the settings with those that were chosen.
+
+        Raises:
+            CheckpointError: if a setting is none that can be chosen; a checkpoint may come from anybody.
+        """
+        if not set(self.chosen) <= TUNED:
+            raise CheckpointError(f"the saved choice of the planner also sets {sorted(set(self.chosen) - TUNED)}")
         return dataclasses.replace(config, **self.chosen)
 
     def markdown(self) -> str:
@@ -108,14 +115,15 @@ class Tuning:
             "# Choice of the planner's settings",
             "",
             f"Chosen: {chosen}. Imagined episodes of {self.num_steps} steps on the learned model, no step of the "
-            "environment. The winner is the candidate with the highest mean among "
-            "those with the most episodes; all play the same episodes.",
+            "environment. The winner comes first; a candidate with few "
+            "episodes lost early. All play the same episodes.",
             "",
             "| " + " | ".join([*names, "return", "episodes"]) + " |",
             "|" + "---|" * (len(names) + 2),
         ]
         for row in self.rows:
-            cells = [*(str(row[name]) for name in names), f"{row['return']:.2f} ± {row['std_error']:.2f}"]
+            error = "" if row["std_error"] is None else f" ± {row['std_error']:.2f}"
+            cells = [*(str(row[name]) for name in names), f"{row['return']:.2f}{error}"]
             lines.append("| " + " | ".join([*cells, str(row["episodes"])]) + " |")
         return "\n".join([*lines, ""])
 
@@ -137,8 +145,9 @@ def tune_planner(config: PlannerConfig, task: ImaginedTask) -> Tuning:
         for f in dataclasses.fields(config)
         if getattr(winner.config, f.name) != getattr(config, f.name)
     }
-    tried = sorted([*first, *second[1:]], key=lambda one: (len(one.returns), one.mean), reverse=True)
-    rows = [_row(one) for one in tried]
+    others = [one for one in [*first, *second[1:]] if one is not winner]
+    others.sort(key=lambda one: (len(one.returns), one.mean_of(MOST_EPISODES)), reverse=True)
+    rows = [_row(one) for one in [winner, *others]]
     return Tuning(chosen, rows, task.num_steps)
 
 
@@ -205,14 +214,23 @@ def _halve(remaining: list[Candidate], task: ImaginedTask, seconds: float) -> Ca
     """Play rounds of episodes, each with a third of the candidates before it, until one is left."""
     num_rounds = _num_rounds(remaining)
     while len(remaining) > 1:
-        cost = sum(episode_seconds(one.config, task) for one in remaining)
-        num_new = int(np.clip(seconds / num_rounds / cost, 1, MOST_EPISODES))
-        wanted = max(len(one.returns) for one in remaining) + num_new
+        num_episodes = _episodes_within(remaining, task, seconds / num_rounds)
         for one in remaining:
-            for number in range(len(one.returns), wanted):
+            for number in range(len(one.returns), num_episodes):
                 one.returns.append(imagined_return(one.config, task, number))
-        remaining = sorted(remaining, key=lambda one: one.mean, reverse=True)[: max(1, len(remaining) // _KEPT)]
+        ranked = sorted(remaining, key=lambda one: one.mean_of(num_episodes), reverse=True)
+        remaining = ranked[: max(1, len(remaining) // _KEPT)]
     return remaining[0]
+
+
+def _episodes_within(remaining: list[Candidate], task: ImaginedTask, seconds: float) -> int:
+    """Return the episodes that every candidate can have played after `seconds` more; those played already count."""
+    costs = [episode_seconds(one.config, task) for one in remaining]
+
+    def missing(count: int) -> float:
+        return sum(max(0, count - len(one.returns)) * cost for one, cost in zip(remaining, costs, strict=True))
+
+    return max((n for n in range(1, MOST_EPISODES + 1) if missing(n) <= seconds), default=1)
 
 
 def episode_seconds(config: PlannerConfig, task: ImaginedTask) -> float:
@@ -253,6 +271,6 @@ def imagined_return(config: PlannerConfig, task: ImaginedTask, number: int) -> f
 
 def _row(one: Candidate) -> dict[str, Any]:
     names = [f.name for f in dataclasses.fields(one.config) if f.name in {*FIRST_GRID, *SECOND_GRID}]
-    error = np.std(one.returns, ddof=1) / len(one.returns) ** 0.5 if len(one.returns) > 1 else float("nan")
-    numbers = {"return": one.mean, "std_error": float(error), "episodes": len(one.returns)}
+    error = float(np.std(one.returns, ddof=1) / len(one.returns) ** 0.5) if len(one.returns) > 1 else None
+    numbers = {"return": one.mean_of(MOST_EPISODES), "std_error": error, "episodes": len(one.returns)}
     return {**{name: getattr(one.config, name) for name in names}, **numbers}

@@ -111,11 +111,13 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
             log.epoch(_row(run, epoch, new, metrics))
             write_agent_files(folder, run)
             write_snapshot(folder, Snapshot(epoch + 1, run.num_episodes, run.env_steps, log.rows), run)
-        records = play_evaluation(run, run.budget.final_eval_episodes, "final", log)
-        result = evaluation_of(records)
-        write_summary(folder, run, result, what_switches_cost(run, records, log), log)
+        with reported(run):
+            records = play_evaluation(run, run.budget.final_eval_episodes, "final", log)
+            loss = what_switches_cost(run, records, log)
+        result = evaluation_of(records, run.task.episode_scores)
+        write_summary(folder, run, result, loss, log)
         export(folder / "final", run)
-    run.task.env.close()
+    run.task.close()
     return result
 
 
@@ -265,7 +267,19 @@ def _appended(records: list[Record]) -> Vector | None:
 
 def evaluate(run: Run, num_episodes: int, name: str, log: RunLog | SilentLog) -> Evaluation:
     """Run separate, seeded episodes without exploration; every evaluation of a run uses the same seeds."""
-    return evaluation_of(play_evaluation(run, num_episodes, name, log))
+    return evaluation_of(play_evaluation(run, num_episodes, name, log), run.task.episode_scores)
+
+
+@contextmanager
+def reported(run: Run) -> Iterator[None]:
+    """Within this block episodes are played in the environment of reported evaluations."""
+    training = run.task
+    if training.report_env is not None:
+        run.task = replace(training, env=training.report_env)
+    try:
+        yield
+    finally:
+        run.task = training
 
 
 def play_evaluation(
@@ -323,6 +337,7 @@ def _evaluation_row(result: Evaluation) -> dict[str, float]:
         "return_std": result.return_std,
         "context_accuracy": float("nan") if result.context_accuracy is None else result.context_accuracy,
         "switch_delay": float("nan") if result.switch_delay is None else result.switch_delay,
+        **result.scores,
     }
 
 

@@ -10,7 +10,7 @@ from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
 from mbrl_hdp.experiments.config import MainConfig, load_config_file
-from mbrl_hdp.experiments.loop import Run, evaluate, start_run, train, write_agent_files
+from mbrl_hdp.experiments.loop import Run, evaluate, reported, start_run, train, write_agent_files
 from mbrl_hdp.experiments.metrics import SilentLog
 from mbrl_hdp.experiments.run_folder import check_trust, read_config
 from mbrl_hdp.experiments.run_lock import run_lock
@@ -42,9 +42,9 @@ def evaluate_run(folder: Path, num_episodes: int, is_trusted: bool = False) -> E
         CheckpointError: if there is no run or no checkpoint.
     """
     run = load_run(folder, is_trusted)
-    with SilentLog(num_episodes) as log:
+    with SilentLog(num_episodes) as log, reported(run):
         result = evaluate(run, num_episodes, "evaluation", log)
-    run.task.env.close()
+    run.task.close()
     with atomic_path(folder / "evaluation.json") as path:
         path.write_text(json.dumps(asdict(result), indent=2))
     return result
@@ -72,7 +72,7 @@ def tune_run(folder: Path, is_trusted: bool = False) -> str:
         run.agent.tune(run.data, run.model)
         write_agent_files(folder, run)
         write_snapshot(folder, snapshot, run)
-    run.task.env.close()
+    run.task.close()
     return run.agent.run_files()["planner_tuning.md"]
 
 

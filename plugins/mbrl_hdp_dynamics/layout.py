@@ -1,4 +1,4 @@
-"""A structure's step as tables: what its networks see and what follows from their change. The compiled rollout reads it.
+"""A structure's step as tables for the compiled rollout: what its networks see and what follows from their change.
 
 The same step in torch is `features` and `advance` of the structure; the tests hold one against the other.
 """

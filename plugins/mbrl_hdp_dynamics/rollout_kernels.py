@@ -136,7 +136,7 @@ def _load_features(state, sine, cosine, acts, first, step, is_acting, tables, x,
             source = cosine[column]
         else:
             source = state[column]
-        if kind == ACT or kind == ACT_SQUARE:
+        if kind in (ACT, ACT_SQUARE):
             for r in range(width):
                 x[i, r] = 0
             for r in range(rows if is_acting else 0):
@@ -259,6 +259,28 @@ def _array(tensor: Tensor) -> Array:
 
 @compiled()
 @no_type_check
+def _start(state, obs, states, num_shared, p, first, rows):
+    """Set the rows of a chunk to where they begin: the observation, or the end of the steps that were copied."""
+    for s in range(obs.shape[0]):
+        for r in range(_rounded_up(rows)):
+            state[s, r] = obs[s]
+        for r in range(rows if num_shared else 0):
+            state[s, r] = states[num_shared - 1, p, first + r, s]
+
+
+@compiled()
+@no_type_check
+def _predict_change(x, k, tables, noise, change, pre, width):
+    """Run the networks of slot k and return to the data's units."""
+    forward_chunk(x, tables.affine[k], tables.by_unit[k], tables.out_bias[k], change, pre, width)
+    for o in range(change.shape[0]):
+        shift = tables.out_centre[o] + noise[o]
+        for r in range(width):
+            change[o, r] = shift + change[o, r] * tables.out_scale[o]
+
+
+@compiled()
+@no_type_check
 def _roll_out(obs, acts, paths, tables, noise, is_noisy, states):
     """Set states[h, p, c] to where plan c is after step h on path p.
 
@@ -292,13 +314,8 @@ def _roll_out(obs, acts, paths, tables, noise, is_noisy, states):
         path_acts = acts[p if acts.shape[0] > 1 else 0]
         for first in range(0, num_plans, chunk):
             rows = min(chunk, num_plans - first)
-            for s in range(obs.shape[0]):
-                for r in range(_rounded_up(rows)):
-                    state[s, r] = obs[s]
-                for r in range(rows if num_shared else 0):
-                    state[s, r] = states[num_shared - 1, p, first + r, s]
+            _start(state, obs, states, num_shared, p, first, rows)
             for h in range(num_shared, horizon):
-                k = paths[p, h]
                 for body in range(tables.num_bodies):
                     width = _rounded_up(rows) if body == 0 else _VECTOR
                     own = state[body * body_width : (body + 1) * body_width]
@@ -306,11 +323,8 @@ def _roll_out(obs, acts, paths, tables, noise, is_noisy, states):
                         if tables.is_angle[s]:
                             _sine_cosine(own[s], sine[s], cosine[s], width)
                     _load_features(own, sine, cosine, path_acts, first, h, body == 0, tables, x, width)
-                    forward_chunk(x, affine[k], tables.by_unit[k], tables.out_bias[k], change, pre, width)
-                    for o in range(num_changes):
-                        shift = tables.out_centre[o] + noise[p, h, body * num_changes + o]
-                        for r in range(width):
-                            change[o, r] = shift + change[o, r] * tables.out_scale[o]
+                    own_noise = noise[p, h, body * num_changes : (body + 1) * num_changes]
+                    _predict_change(x, paths[p, h], tables, own_noise, change, pre, width)
                     _advance(own, change, sine, cosine, tables, width)
                 for s in range(obs.shape[0]):
                     for r in range(rows):

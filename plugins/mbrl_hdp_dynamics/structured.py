@@ -156,7 +156,7 @@ class StructuredDynamics(ContextDynamics):
         return self._step(obs, act.expand(*obs.shape[:2], -1), context, NoiseSource(generator)).to(obs.dtype)
 
     def layout(self) -> StepLayout | None:
-        """Return the step as tables for a compiled rollout; None where `features` or `advance` cannot be so described."""
+        """Return `features` and `advance` as tables for a compiled rollout; None where they cannot be so described."""
         return None
 
     def begin_rollout(
