@@ -34,7 +34,7 @@ FIRST_GRID: dict[str, tuple[Any, ...]] = {
 }
 SECOND_GRID: dict[str, tuple[Any, ...]] = {
     "context_mode": ("feedback",),
-    "initial_std": (0.5,),
+    "initial_std": (2.0, 0.5),
     "population_size": (256,),
 }
 TUNED = {*FIRST_GRID, *SECOND_GRID, "num_elites"}
@@ -213,7 +213,7 @@ def _num_rounds(all_candidates: list[Candidate]) -> int:
 def _halve(remaining: list[Candidate], task: ImaginedTask, seconds: float) -> Candidate:
     """Play rounds of episodes, each with a third of the candidates before it, until one is left."""
     num_rounds = _num_rounds(remaining)
-    while len(remaining) > 1:
+    while len(remaining) > 1 or not remaining[0].returns:
         num_episodes = _episodes_within(remaining, task, seconds / num_rounds)
         for one in remaining:
             for number in range(len(one.returns), num_episodes):
