@@ -165,10 +165,24 @@ def evaluate(words: list[str]) -> int:
     print(f"return {spread}, 95 % interval of the mean {low:.2f} to {high:.2f}")
     if result.context_accuracy is not None:
         print(f"context accuracy {result.context_accuracy:.3f}, switch delay {result.switch_delay or 0.0:.2f} steps")
+    if result.scores:
+        print(", ".join(f"{name} {value:.3f}" for name, value in result.scores.items()))
     if options.video is not None:
         from mbrl_hdp.report.animation import animate_run
 
         print(animate_run(options.run, options.video, is_trusted=options.trust, seed=options.seed)[0])
+    return 0
+
+
+def tune(words: list[str]) -> int:
+    """Choose the planner's settings of a run on its learned model alone; evaluate and resume use them from then on."""
+    parser = _parser("tune", tune)
+    parser.add_argument("run", help="run directory of `mbrl-hdp train` with an agent that plans")
+    parser.add_argument("--trust", action="store_true", help="let the run import the modules that its settings name")
+    options = parser.parse_args(words)
+    from mbrl_hdp.experiments.runs import tune_run
+
+    print(tune_run(Path(options.run), options.trust), end="")
     return 0
 
 
@@ -321,7 +335,7 @@ def _complete(words: list[str]) -> int:
 _COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 _COMMANDS: dict[str, tuple[Command, str]] = {
     function.__name__: (function, (function.__doc__ or "").strip())
-    for function in (train, evaluate, fit, label, reproduce, plugins, doctor)
+    for function in (train, evaluate, tune, fit, label, reproduce, plugins, doctor)
 }
 
 

@@ -19,6 +19,7 @@ from mbrl_hdp.control.planner_config import PlannerConfig
 from mbrl_hdp.control.rewards import AnyRewardFn, RewardFn
 from mbrl_hdp.control.state import save_state
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.types import TaskSpec
 
@@ -107,6 +108,18 @@ class Agent(ABC):
 
     def learn(self, epoch: Epoch) -> Mapping[str, float]:  # noqa: ARG002
         """Learn from an epoch; return metrics for metrics.csv."""
+        return {}
+
+    def tune(self, data: Trajectories, model: ContextModel) -> float:  # noqa: ARG002
+        """Choose its settings anew on the model alone (`mbrl-hdp tune RUN`); return the processor seconds.
+
+        Raises:
+            ConfigError: if there is nothing to choose.
+        """
+        raise ConfigError("this agent does not plan: there are no planner settings to tune")
+
+    def run_files(self) -> Mapping[str, str]:
+        """Return text files for the run directory, by name; they are written when an epoch has ended."""
         return {}
 
     @abstractmethod

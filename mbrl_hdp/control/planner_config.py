@@ -40,6 +40,13 @@ class PlannerConfig:
     has_noise: bool = setting(False, "draw transitions with their noise; otherwise plan with expectations")
     replan_freq: int = setting(1, "actions taken from a plan before the next one is made", at_least=1)
     keep_last_solution: bool = setting(True, "start the next plan from the last one, shifted")
+    tune: str = setting(
+        "auto",
+        "auto: after the first fit choose horizon, context mode, noise and population on the learned model, for each "
+        "of them that is at its default; never: take the settings as they are",
+        choices=("auto", "never"),
+    )
+    tune_seconds: float = setting(120.0, "processor seconds that the choice may take, estimated", above=0.0)
 
     def optimizer_settings(self) -> dict[str, Any]:
         """Return the optimiser's import path and keyword arguments in mbrl-lib's form; mbrl-lib adds the bounds."""

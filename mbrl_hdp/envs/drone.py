@@ -56,6 +56,11 @@ class DroneTakeOff(TaskEnv):
         tilt = next_obs[..., 3:5].abs().sum(-1, keepdim=True)
         return next_obs[..., 8:9] - self.config.tilt_weight * tilt
 
+    def episode_scores(self, obs: FloatArray) -> dict[str, float]:
+        """Return the mean and the largest |roll| + |pitch| in rad, and the height gained in m."""
+        tilt = np.abs(obs[1:, 3:5]).sum(-1)
+        return {"tilt_mean": float(tilt.mean()), "tilt_max": float(tilt.max()), "height": float(obs[-1, 2] - obs[0, 2])}
+
     @classmethod
     def _build(cls, settings: dict[str, Any], render_mode: str | None) -> DroneTakeOff:
         numbers = {name: value for name, value in settings.items() if name != "backend"}

@@ -19,6 +19,7 @@ from mbrl_hdp.envs.intersection_vehicle import (
     cars_overlap,
     center_distance,
     observation,
+    observed_overlap,
 )
 from mbrl_hdp.envs.switching import Context
 from mbrl_hdp.envs.task import TaskEnv
@@ -27,7 +28,7 @@ from mbrl_hdp.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     import torch
 
-_FRAME_SIZE, _VIEW_SCALE = 420, 6.0
+_FRAME_WIDTH, _FRAME_HEIGHT, _VIEW_SCALE = 640, 340, 12.0
 _ASPHALT, _SOCIAL = (232, 234, 238), (90, 110, 140)
 
 
@@ -76,7 +77,8 @@ class IntersectionLeftTurn(TaskEnv):
 
     Observation: x, y, vx, vy, cos h, sin h of the ego 0-5 and of the social car 6-11: absolute, SI units, y points
     south, never zeroed. Action: acceleration (times 5 m/s^2) and steering (times pi/4 and `actuation`) in [-1, 1], in
-    this order. Reward of the next state: `5 exp(-|y + 2| / 8) + exp(-|1 + cos h|) + 0.1 |v| / 70 - 0.05 steer^2`.
+    this order. Reward of the next state: `5 exp(-|y + 2| / 8) + exp(-|1 + cos h|) + 0.1 |v| / 70 - 0.05 steer^2`,
+    and `- collision_cost` where the cars overlap (0 by default: the paper's reward does not see the other car).
 
     `info["crashed"]` is whether the cars have overlapped since the start, `info["distance"]` the closest that their
     centres have been; neither ends the episode nor moves the cars. There is no noise at the start; episodes are
@@ -116,7 +118,24 @@ class IntersectionLeftTurn(TaskEnv):
         lane = config.lane_weight * (-(next_obs[..., 1:2] - config.goal_y).abs() / config.lane_scale).exp()
         heading = config.heading_weight * (-(1.0 + next_obs[..., 4:5]).abs()).exp()
         speed = config.speed_weight / config.speed_scale * next_obs[..., 2:4].norm(dim=-1, keepdim=True)
-        return lane + heading + speed - config.steering_weight * act[..., 1:2] ** 2
+        reward = lane + heading + speed - config.steering_weight * act[..., 1:2] ** 2
+        if config.collision_cost:
+            reward = reward - config.collision_cost * observed_overlap(next_obs)[..., None]
+        return reward
+
+    def episode_scores(self, obs: FloatArray) -> dict[str, float]:
+        """Return the errors in the second half of the episode, when the turn is over, and how near the cars came.
+
+        `lane_error`: mean |y - goal_y| in m; `heading_error`: mean angle from due west in rad; `closest`: smallest
+        distance of the centres in m; `collision`: 1 if the cars overlapped at any step.
+        """
+        late = obs[len(obs) // 2 :]
+        return {
+            "lane_error": float(np.abs(late[:, 1] - self.config.goal_y).mean()),
+            "heading_error": float(np.abs(np.arctan2(late[:, 5], -late[:, 4])).mean()),
+            "closest": float(np.hypot(*(obs[:, 6:8] - obs[:, :2]).T).min()),
+            "collision": float(observed_overlap(obs).any()),
+        }
 
     @classmethod
     def _build(cls, settings: dict[str, Any], render_mode: str | None) -> IntersectionLeftTurn:
@@ -139,8 +158,9 @@ class IntersectionLeftTurn(TaskEnv):
         return self._obs()
 
     def _picture(self) -> rendering.Frame:
-        """Draw the crossing from above, north at the top, the ego in red."""
-        canvas = rendering.Canvas(_FRAME_SIZE, _FRAME_SIZE, (0.0, 0.0), _VIEW_SCALE)
+        """Draw the crossing from above, north at the top, the ego in red; the view follows it."""
+        middle = float(self._ego[0]), -float(self._ego[1])
+        canvas = rendering.Canvas(_FRAME_WIDTH, _FRAME_HEIGHT, middle, _VIEW_SCALE)
         _draw_lanes(canvas)
         for pose, color in ((self._social, _SOCIAL), (self._ego, rendering.ACCENT)):
             place, heading = np.array([pose[0], -pose[1]]), -float(pose[2])

@@ -18,6 +18,7 @@ from mbrl_hdp.envs.intersection_vehicle import (
     cars_overlap,
     center_distance,
     observation,
+    observed_overlap,
 )
 
 OBS_DIM, ACT_DIM = 12, 2
@@ -101,12 +102,13 @@ class IntersectionPhysics(BatchPhysics):
         return IntersectionState(ego, social, minds, is_crashed, closest)
 
     def reward(self, act: FloatArray, next_obs: FloatArray) -> FloatArray:
-        """Return the rewards `B`: on the exit lane, heading west, moving, steering little; collisions do not count."""
+        """Return the rewards `B`: on the exit lane, heading west, moving, steering little; collisions at their cost."""
         config = self.config
         lane = config.lane_weight * np.exp(-np.abs(next_obs[:, 1] - config.goal_y) / config.lane_scale)
         heading = config.heading_weight * np.exp(-np.abs(1.0 + next_obs[:, 4]))
         speed = config.speed_weight * np.hypot(next_obs[:, 2], next_obs[:, 3]) / config.speed_scale
-        return lane + heading + speed - config.steering_weight * act[:, 1] ** 2
+        reward: FloatArray = lane + heading + speed - config.steering_weight * act[:, 1] ** 2
+        return reward - config.collision_cost * observed_overlap(next_obs) if config.collision_cost else reward
 
     def info(self, state: IntersectionState) -> dict[str, NDArray[np.bool_] | FloatArray]:
         """`crashed`: the cars have overlapped; `distance`: the closest their centres have been, m; since the start."""

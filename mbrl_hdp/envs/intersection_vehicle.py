@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ class IntersectionConfig:
     speed_weight: float = setting(0.1, "weight of |v| / speed_scale in the reward", at_least=0.0)
     speed_scale: float = setting(70.0, "speed of one unit of that term, m/s", above=0.0)
     steering_weight: float = setting(0.05, "weight of the squared steering action in the reward", at_least=0.0)
+    collision_cost: float = setting(0.0, "reward lost on every step on which the cars overlap", at_least=0.0)
 
     def __post_init__(self) -> None:
         check_settings(self, "intersection")
@@ -135,18 +137,20 @@ def cars_overlap(first: FloatArray, second: FloatArray) -> NDArray[np.bool_]:
     is_overlap = center_distance(first, second) <= np.hypot(CAR_LENGTH, CAR_WIDTH)
     near = np.flatnonzero(is_overlap)
     if near.size:
-        is_overlap[near] = _no_side_separates(first[near], second[near])
+        is_overlap[near] = observed_overlap(observation(first[near], second[near]))
     return is_overlap
 
 
-def _no_side_separates(first: FloatArray, second: FloatArray) -> NDArray[np.bool_]:
-    apart = second[:, :2] - first[:, :2]
-    is_separated = np.zeros(len(first), dtype=np.bool_)
-    cos, sin = (np.abs(function(first[:, 2] - second[:, 2])) for function in (np.cos, np.sin))
+def observed_overlap(obs: Any) -> Any:
+    """Return whether the two cars of observations `... 12` overlap, `...`; numpy arrays and torch tensors alike."""
+    apart_x, apart_y = obs[..., 6] - obs[..., 0], obs[..., 7] - obs[..., 1]
+    first, second = (obs[..., 4], obs[..., 5]), (obs[..., 10], obs[..., 11])
+    cos = abs(first[0] * second[0] + first[1] * second[1])
+    sin = abs(first[1] * second[0] - first[0] * second[1])
     reach_along = 0.5 * (CAR_LENGTH + CAR_LENGTH * cos + CAR_WIDTH * sin)
     reach_across = 0.5 * (CAR_WIDTH + CAR_LENGTH * sin + CAR_WIDTH * cos)
-    for pose in (first, second):
-        along = np.abs(np.cos(pose[:, 2]) * apart[:, 0] + np.sin(pose[:, 2]) * apart[:, 1])
-        across = np.abs(np.cos(pose[:, 2]) * apart[:, 1] - np.sin(pose[:, 2]) * apart[:, 0])
-        is_separated |= (along > reach_along) | (across > reach_across)
-    return ~is_separated
+    separated = [
+        (abs(c * apart_x + s * apart_y) > reach_along) | (abs(c * apart_y - s * apart_x) > reach_across)
+        for c, s in (first, second)
+    ]
+    return ~(separated[0] | separated[1])

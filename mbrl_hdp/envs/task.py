@@ -90,6 +90,10 @@ class TaskEnv(gymnasium.Env[FloatArray, NDArray[np.float32]]):
 
         return torch.zeros_like(next_obs[..., :1], dtype=torch.bool)
 
+    def episode_scores(self, obs: FloatArray) -> dict[str, float]:  # noqa: ARG002 - a task may have none
+        """Return what the return of an episode with observations `L+1 S` does not say, by name."""
+        return {}
+
     def render(self) -> Frame | None:
         """Draw the present state; None without a render mode."""
         return None if self.render_mode is None else self._picture()

@@ -23,6 +23,7 @@ from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import sub_seed
 
 Vector = np.ndarray[Any, Any]
+_SMOKE_TUNE_SECONDS = 1.0
 
 
 def make_agent(config: MainConfig, registry: Registry, task: Task, budget: Budget) -> GuardedAgent:
@@ -72,6 +73,8 @@ def _planner(config: MainConfig, registry: Registry, task: AgentTask) -> Planner
     if not isinstance(planner, PlannerConfig):
         owner = registry.get("planner", config.planner.name)
         raise PluginError(f"{owner}: build() must return a PlannerConfig, got {type(planner).__name__}")
+    if config.profile == "smoke":
+        return replace(planner, tune_seconds=min(planner.tune_seconds, _SMOKE_TUNE_SECONDS))
     return planner
 
 
@@ -133,6 +136,24 @@ class GuardedAgent(Agent):
             if "loss" in name and not math.isfinite(value):
                 raise DivergenceError(f"{self._plugin}: {name} is {value} after learn(); lower its learning rate")
         return metrics
+
+    def tune(self, data: Trajectories, model: ContextModel) -> float:
+        """Choose its settings anew."""
+        with self._plugin.reporting("failed in tune()"):
+            return self.agent.tune(data, model)
+
+    def run_files(self) -> dict[str, str]:
+        """Return text files for the run directory.
+
+        Raises:
+            PluginError: if a name is a path.
+        """
+        with self._plugin.reporting("failed in run_files()"):
+            found = {str(name): str(text) for name, text in self.agent.run_files().items()}
+        for name in found:
+            if Path(name).name != name:
+                raise PluginError(f"{self._plugin}: run_files() must return names without folders, got {name!r}")
+        return found
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state."""

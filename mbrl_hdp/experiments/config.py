@@ -45,6 +45,11 @@ class EnvConfig:
     name: str = setting("${env_name:}", "name in output folders, titles and summaries; the id's, unless set")
     id: str = setting(MISSING, "gymnasium id, as in gymnasium.make(id)")
     kwargs: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of gymnasium.make"})
+    report_kwargs: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"help": "keyword arguments that replace those of kwargs in reported evaluations (the simulator's "
+                          "backend); without its package these are played like the training"},
+    )  # fmt: skip
     reward: str | None = setting(
         None,
         "reward that planners imagine: module:function of (act, next_obs), or learned; null for the environment's own",

@@ -14,6 +14,7 @@ import numpy as np
 from mbrl_hdp.control.agent import Epoch
 from mbrl_hdp.control.rewards import LearnedReward
 from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker, NothingTracker, TruthTracker
+from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import StepError
 from mbrl_hdp.experiments.agent_setup import GuardedAgent, make_agent
@@ -108,14 +109,24 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
                 with _timed(run, "evaluate_s"):
                     metrics |= _evaluation_row(evaluate(run, run.budget.eval_episodes, f"epoch {epoch}", log))
             log.epoch(_row(run, epoch, new, metrics))
+            write_agent_files(folder, run)
             write_snapshot(folder, Snapshot(epoch + 1, run.num_episodes, run.env_steps, log.rows), run)
         log.phase(run.budget.final_eval_episodes)
-        records = play_evaluation(run, run.budget.final_eval_episodes, "final", log)
-        result = evaluation_of(records)
-        write_summary(folder, run, result, what_switches_cost(run, records, log), log)
+        with reported(run):
+            records = play_evaluation(run, run.budget.final_eval_episodes, "final", log)
+            loss = what_switches_cost(run, records, log)
+        result = evaluation_of(records, run.task.episode_scores)
+        write_summary(folder, run, result, loss, log)
         export(folder / "final", run)
-    run.task.env.close()
+    run.task.close()
     return result
+
+
+def write_agent_files(folder: Path, run: Run) -> None:
+    """Write what the agent has to say beside its metrics."""
+    for name, text in run.agent.run_files().items():
+        with atomic_path(folder / name) as path:
+            path.write_text(text)
 
 
 def start_run(config: MainConfig, registry: Registry) -> Run:
@@ -257,7 +268,19 @@ def _appended(records: list[Record]) -> Vector | None:
 
 def evaluate(run: Run, num_episodes: int, name: str, log: RunLog | SilentLog, seed: int | None = None) -> Evaluation:
     """Run separate, seeded episodes without exploration; every evaluation of a run uses the same seeds by default."""
-    return evaluation_of(play_evaluation(run, num_episodes, name, log, seed=seed))
+    return evaluation_of(play_evaluation(run, num_episodes, name, log, seed=seed), run.task.episode_scores)
+
+
+@contextmanager
+def reported(run: Run) -> Iterator[None]:
+    """Within this block episodes are played in the environment of reported evaluations."""
+    training = run.task
+    if training.report_env is not None:
+        run.task = replace(training, env=training.report_env)
+    try:
+        yield
+    finally:
+        run.task = training
 
 
 def play_evaluation(
@@ -331,6 +354,7 @@ def _evaluation_row(result: Evaluation) -> dict[str, float]:
         "return_std": result.return_std,
         "context_accuracy": float("nan") if result.context_accuracy is None else result.context_accuracy,
         "switch_delay": float("nan") if result.switch_delay is None else result.switch_delay,
+        **result.scores,
     }
 
 

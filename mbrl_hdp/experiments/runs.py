@@ -1,4 +1,4 @@
-"""Finished and unfinished runs: go on with one, evaluate one."""
+"""Finished and unfinished runs: go on with one, evaluate one, tune one's planner."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError, ConfigError
-from mbrl_hdp.experiments.checkpoint import latest_snapshot
+from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
 from mbrl_hdp.experiments.config import MainConfig, load_config_file
-from mbrl_hdp.experiments.loop import Run, evaluate, start_run, train
+from mbrl_hdp.experiments.loop import Run, evaluate, reported, start_run, train, write_agent_files
 from mbrl_hdp.experiments.metrics import SilentLog
 from mbrl_hdp.experiments.run_folder import check_trust, read_config
+from mbrl_hdp.experiments.run_lock import run_lock
 from mbrl_hdp.experiments.summary import Evaluation
 from mbrl_hdp.experiments.tasks import make_env
 from mbrl_hdp.hooks import Registry, load_registry
@@ -48,11 +49,13 @@ def evaluate_run(
         ConfigError: if a window is wanted and the environment has none.
     """
     run = load_run(folder, is_trusted)
-    if is_shown:
-        run.task = replace(run.task, env=_shown_env(run))
-    with SilentLog(num_episodes) as log:
+    with SilentLog(num_episodes) as log, reported(run):
+        if is_shown:
+            run.task = replace(run.task, env=_shown_env(run))
         result = evaluate(run, num_episodes, "evaluation", log, seed)
-    run.task.env.close()
+        if is_shown:
+            run.task.env.close()
+    run.task.close()
     with atomic_path(folder / "evaluation.json") as path:
         path.write_text(json.dumps(asdict(result), indent=2))
     return result
@@ -62,6 +65,32 @@ def _shown_env(run: Run) -> Any:
     if "human" not in run.task.env.metadata.get("render_modes", []):
         raise ConfigError(f"--render: {run.config.env.id} cannot draw in a window; --video FILE.gif writes an episode")
     return make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "human"})
+
+
+def tune_run(folder: Path, is_trusted: bool = False) -> str:
+    """Choose the planner's settings of a run anew on its last model; its last checkpoint holds them from then on.
+
+    Args:
+        folder: run directory.
+        is_trusted: let it import the modules that its settings name.
+
+    Returns:
+        The table of the candidates.
+
+    Raises:
+        ConfigError: if its agent does not plan.
+        CheckpointError: if there is no run or no checkpoint.
+    """
+    read_config(folder)
+    with run_lock(folder):
+        run, snapshot = _load(folder, is_trusted)
+        if run.model is None or run.data is None:
+            raise ConfigError(f"agent={run.config.agent.name} learns no model: there is nothing to tune on")
+        run.agent.tune(run.data, run.model)
+        write_agent_files(folder, run)
+        write_snapshot(folder, snapshot, run)
+    run.task.close()
+    return run.agent.run_files()["planner_tuning.md"]
 
 
 def load_run(folder: Path, is_trusted: bool = False) -> Run:
@@ -75,13 +104,17 @@ def load_run(folder: Path, is_trusted: bool = False) -> Run:
         CheckpointError: if there is no run or no checkpoint.
         ConfigError: if it would import a user's modules and is not trusted.
     """
+    return _load(folder, is_trusted)[0]
+
+
+def _load(folder: Path, is_trusted: bool) -> tuple[Run, Snapshot]:
     config, registry = _open(folder, is_trusted)
-    snapshot = latest_snapshot(folder)
-    if snapshot is None:
+    read = latest_snapshot(folder)
+    if read is None:
         raise CheckpointError(f"{folder} has no checkpoint yet; go on with `mbrl-hdp train resume={folder}`")
     run = start_run(config, registry)
-    snapshot(run)
-    return run
+    snapshot = read(run)
+    return run, snapshot
 
 
 def _open(folder: Path, is_trusted: bool) -> tuple[MainConfig, Registry]:

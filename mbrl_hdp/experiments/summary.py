@@ -7,8 +7,8 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mbrl_hdp.experiments.metrics import RunLog
 
 Numbers = np.ndarray[Any, Any]
+EpisodeScores = Callable[[Numbers], Mapping[str, float]]
 SCHEMA_VERSION = 2  # 2: `truth_fed` in place of `switch_loss`
 _PACKAGES = ("mbrl-hdp", "mbrl", "torch", "pyro-ppl", "gymnasium", "numpy", "numba", "hydra-core")
 
@@ -41,6 +42,7 @@ class Evaluation:
         return_ci: 95 % bootstrap interval of the mean.
         context_accuracy: share of steps whose filtered context was right, None where the truth is unknown.
         switch_delay: mean steps from a switch until the filter is right, None likewise.
+        scores: means of what the environment measures besides the return (`episode_scores`), by name.
     """
 
     returns: list[float]
@@ -50,10 +52,16 @@ class Evaluation:
     return_ci: tuple[float, float]
     context_accuracy: float | None
     switch_delay: float | None
+    scores: dict[str, float] = field(default_factory=dict)
 
 
-def evaluation_of(records: list[Record]) -> Evaluation:
-    """Score evaluation episodes; the truth is read here and nowhere else."""
+def evaluation_of(records: list[Record], episode_scores: EpisodeScores | None = None) -> Evaluation:
+    """Score evaluation episodes; the truth is read here and nowhere else.
+
+    Args:
+        records: the episodes.
+        episode_scores: what the environment measures in the observations of an episode; None where it has nothing.
+    """
     returns = np.array([record.episode_return for record in records])
     accuracy = delay = None
     if all(r.labels is not None and r.episode.context is not None for r in records):
@@ -77,7 +85,12 @@ def evaluation_of(records: list[Record]) -> Evaluation:
         return_ci=bootstrap_interval([returns]),
         context_accuracy=accuracy,
         switch_delay=delay,
+        scores={} if episode_scores is None else _mean_scores([episode_scores(r.episode.obs) for r in records]),
     )
+
+
+def _mean_scores(rows: list[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def bootstrap_interval(groups: Sequence[Numbers], num_draws: int = 2000) -> tuple[float, float]:
@@ -112,6 +125,7 @@ def write_summary(folder: Path, run: Run, result: Evaluation, loss: SwitchLoss |
         "agent": run.config.agent.name,
         "profile": run.config.profile,
         **asdict(result),
+        "evaluated_on": run.task.report_kwargs,
         "num_eval_episodes": len(result.returns),
         "num_real_episodes": run.num_episodes,
         "env_steps": run.env_steps,

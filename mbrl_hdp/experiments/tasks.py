@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -15,6 +15,7 @@ from mbrl_hdp.control.rewards import AnyRewardFn, LearnedReward, RewardFn
 from mbrl_hdp.errors import ConfigError, MbrlHdpError
 from mbrl_hdp.experiments.checked_env import CheckedEnv
 from mbrl_hdp.experiments.episodes import MAX_STEPS
+from mbrl_hdp.experiments.summary import EpisodeScores
 from mbrl_hdp.experiments.user_code import (
     Steps,
     check_reward,
@@ -44,6 +45,9 @@ class Task:
         num_contexts: number of true contexts, None where the environment reports none.
         dt: seconds per step, None where unknown.
         angle_columns: columns of an observation that are angles.
+        report_env: the environment of reported evaluations; the same one unless `env.report_kwargs` says otherwise.
+        report_kwargs: the keyword arguments in which it differs.
+        episode_scores: what the environment measures in the observations of an episode besides the return.
     """
 
     name: str
@@ -53,6 +57,15 @@ class Task:
     num_contexts: int | None
     dt: float | None
     angle_columns: tuple[int, ...] = ()
+    report_env: gymnasium.Env[Any, Any] | None = None
+    report_kwargs: dict[str, Any] = field(default_factory=dict)
+    episode_scores: EpisodeScores | None = None
+
+    def close(self) -> None:
+        """Free the environments."""
+        self.env.close()
+        if self.report_env is not None:
+            self.report_env.close()
 
     @property
     def obs_dim(self) -> int:
@@ -104,7 +117,22 @@ def make_task(config: EnvConfig, max_contexts: int, seed: int) -> Task:
         num_contexts=_num_contexts(env),
         dt=_attribute(env, "dt"),
         angle_columns=angle_columns,
+        episode_scores=_attribute(env, "episode_scores"),
+        **_report_env(config),
     )
+
+
+def _report_env(config: EnvConfig) -> dict[str, Any]:
+    """Make the environment of reported evaluations, if it is another one and its package is installed."""
+    if not config.report_kwargs:
+        return {}
+    try:
+        env = make_env(config.id, {**config.kwargs, **config.report_kwargs})
+    except ConfigError as error:
+        if isinstance(error.__cause__, ImportError):
+            return {}
+        raise
+    return {"report_env": env, "report_kwargs": dict(config.report_kwargs)}
 
 
 def make_env(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:

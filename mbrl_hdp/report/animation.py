@@ -230,15 +230,16 @@ class _Stage:
         figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
         self.canvas = FigureCanvasAgg(figure)
         rows = _rows(strips)
-        heights = [4.4 if name == _SCENE else 0.9 if name == _BELIEF else 0.5 for name in (_SCENE, *rows)]
-        axes = figure.subplots(1 + len(rows), 1, height_ratios=heights, squeeze=False)[:, 0]
+        heights = [0.6, *(4.4 if name == _SCENE else 0.9 if name == _BELIEF else 0.5 for name in (_SCENE, *rows))]
+        header, *axes = figure.subplots(2 + len(rows), 1, height_ratios=heights, squeeze=False)[:, 0]
         scene.begin(axes[0], record)
-        axes[0].set_title(title, loc="left", fontsize=11, color=INK)
-        self.clock = axes[0].set_title(" ", loc="right", fontsize=10, color=INK)
+        # A row of its own, as wide as the figure: a picture can be too narrow for the words above it.
+        header.axis("off")
+        header.text(0.0, 1.0, title, ha="left", va="top", fontsize=11, color=INK)
+        self.clock = header.text(1.0, 1.0, "", ha="right", va="top", fontsize=10, color=INK)
+        self.alarm = header.text(1.0, 0.0, "", ha="right", va="bottom", fontsize=11, fontweight="bold")
         self.strips, colours = strips, context_colours(strips.num_contexts)
         self.colours = colours
-        self.alarm = axes[0].text(1.0, 0.97, "", transform=axes[0].transAxes, ha="right", va="top", fontsize=11,
-                                  fontweight="bold")  # fmt: skip
         self.covers = [
             self._draw_row(ax, name, rows[name], colours, strips) for ax, name in zip(axes[1:], rows, strict=True)
         ]

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
-from torch import Tensor
 
 from mbrl_hdp.control.agent import Act, Agent, AgentTask, Epoch, Packed
 from mbrl_hdp.control.planner import Planner, check_planner, make_planner
+from mbrl_hdp.control.tuning import MOST_STEPS, ImaginedTask, Tuning, tune_planner
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.model import ContextModel
 
 
 class PlanningAgent(Agent):
-    """Plans at every step; there is nothing to learn but the model."""
+    """Plans at every step; there is nothing to learn but the model and, with `planner.tune=auto`, its own settings."""
 
     def __init__(self, task: AgentTask) -> None:
         if task.planner is None:
@@ -26,6 +29,7 @@ class PlanningAgent(Agent):
         self.task, self.config = task, task.planner
         check_planner(task.planner, task.action_space.low, task.action_space.high)
         self._planner: Planner | None = None
+        self._tuning: Tuning | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -43,10 +47,39 @@ class PlanningAgent(Agent):
         return np.asarray(self._planner.act(packed))
 
     def learn(self, epoch: Epoch) -> Mapping[str, float]:
-        """Plan with the new model from now on."""
+        """Plan with the new model from now on; with the first one, choose the settings."""
         assert epoch.model is not None
-        self._use(epoch.model)
-        return {}
+        if self._planner is not None or self.config.tune == "never":
+            self._use(epoch.model)
+            return {}
+        return {"tune_s": self.tune(epoch.new, epoch.model)}
+
+    def tune(self, data: Trajectories, model: ContextModel) -> float:
+        """Choose the settings on the model alone and plan with them from now on; return the processor seconds."""
+        space, asked = self.task.action_space, self.task.planner
+        assert asked is not None
+        assert self.task.reward_fn is not None
+        imagined = ImaginedTask(
+            model,
+            self.task.reward_fn,
+            self.task.termination_fn,
+            *(np.asarray(bound, dtype=np.float64) for bound in (space.low, space.high)),
+            starts=data.obs[:, 0],
+            num_steps=min(MOST_STEPS, int(data.lengths.max())),
+            seed=self.task.seed,
+        )
+        began = time.process_time()
+        self._tuning = tune_planner(asked, imagined)
+        self.config, self._planner = self._tuning.apply(asked), None
+        self._use(model)
+        return round(time.process_time() - began, 3)
+
+    def run_files(self) -> Mapping[str, str]:
+        """Return the choice of the settings with its table, once there is one."""
+        if self._tuning is None:
+            return {}
+        words = json.dumps(dataclasses.asdict(self._tuning), indent=2) + "\n"
+        return {"planner_tuning.json": words, "planner_tuning.md": self._tuning.markdown()}
 
     def _use(self, model: ContextModel) -> Planner:
         if self._planner is None:
@@ -58,12 +91,17 @@ class PlanningAgent(Agent):
             self._planner.set_model(model)
         return self._planner
 
-    def state_dict(self) -> Mapping[str, Tensor]:
-        """Return the planner's generators and plan."""
-        return {} if self._planner is None else self._planner.state_dict()
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the planner's generators and plan, and the choice of its settings."""
+        state: dict[str, Any] = {} if self._planner is None else dict(self._planner.state_dict())
+        return state if self._tuning is None else state | {"tuning": dataclasses.asdict(self._tuning)}
 
     def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:  # noqa: ARG002
-        """Restore the planner for the model."""
+        """Restore the planner for the model, with the settings that were chosen."""
+        if "tuning" in state:
+            assert self.task.planner is not None
+            self._tuning = Tuning(**state["tuning"])
+            self.config = self._tuning.apply(self.task.planner)
         if model is not None:
             self._use(model).load_state_dict(state)
 

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mbrl_hdp.errors import ConfigError, DataError
-from mbrl_hdp.inference.dynamics import Obs, Paths, Rollout
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.inference.dynamics import Obs
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.layout import ACT, COSINE, SINE, STATE, Feature, StepLayout, columns
 from mbrl_hdp_dynamics.structured import HeadsConfig, StructuredDynamics, require_dimensions
 
 
@@ -57,36 +58,13 @@ class DeltaMlpDynamics(StructuredDynamics):
         """Return obs + change."""
         return obs + change
 
-    def begin_rollout(
-        self, obs: Float[Tensor, " S"], paths: Paths, generator: torch.Generator | None = None
-    ) -> Rollout:
-        """Return a compiled rollout where there is one; plans on the same path share their noise.
-
-        Raises:
-            DataError: on an observation of the wrong width or a context that does not exist.
-        """
-        if not self._is_compiled_for(obs):
-            return super().begin_rollout(obs, paths, generator)
-        if len(obs) != self.obs_dim:
-            raise DataError(f"obs has {len(obs)} columns, this model was built for obs_dim={self.obs_dim}")
-        self.heads.check_contexts(paths)
-        noise = None
-        if generator is not None:
-            standard = torch.randn(*paths.shape, self.obs_dim, generator=generator)
-            noise = standard * self.noise_std()[paths] * self.target_scaler.scale
-        from mbrl_hdp_dynamics.rollout_kernels import DeltaRollout
-
-        networks = self.heads, self.angle_columns, self.input_scaler, self.target_scaler
-        return DeltaRollout(*networks, obs, paths, noise)
-
-    def _is_compiled_for(self, obs: Tensor) -> bool:
-        """Return whether the kernel can be used: one hidden layer, single precision, CPU, no gradient needed."""
-        tensors = obs, self.heads.weights[0]
-        return (
-            len(self.heads.weights) == 2
-            and not torch.is_grad_enabled()
-            and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
-        )
+    def layout(self) -> StepLayout | None:
+        """Return what a compiled rollout needs to know."""
+        seen: list[Feature] = []
+        for column in range(self.obs_dim):
+            is_angle = column in self.angle_columns
+            seen += [(SINE, column), (COSINE, column)] if is_angle else [(STATE, column)]
+        return StepLayout((*seen, *columns(ACT, 0, self.act_dim)), self.act_dim, self.obs_dim)
 
 
 def build_delta_mlp(config: DeltaMlpConfig, task: TaskSpec) -> DeltaMlpDynamics:

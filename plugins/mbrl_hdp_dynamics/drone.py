@@ -10,10 +10,10 @@ from torch import Tensor
 
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.layout import ACT, ACT_SQUARE, COSINE, SINE, SMALLEST_COSINE, STATE, StepLayout, columns
 from mbrl_hdp_dynamics.structured import KinematicConfig, StructuredDynamics, require_dimensions, require_dt
 
 _POSITION, _ATTITUDE, _VELOCITY, _SPIN = slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 12)
-_SMALLEST_COSINE = 1e-2
 
 
 @dataclass
@@ -60,6 +60,21 @@ class DroneDynamics(StructuredDynamics):
         attitude = obs[..., _ATTITUDE] + self.dt * euler_rates(obs[..., _ATTITUDE], used[..., 3:].to(obs.dtype))
         return torch.cat([position, attitude, moving], -1)
 
+    def layout(self) -> StepLayout | None:
+        """Return what a compiled rollout needs to know."""
+        seen = [*columns(STATE, 9, 3), *columns(STATE, 6, 3), *columns(SINE, 3, 3), *columns(COSINE, 3, 3)]
+        acts = [*columns(ACT, 0, self.act_dim), *columns(ACT_SQUARE, 0, self.act_dim)]
+        return StepLayout(
+            features=(*seen, *acts),
+            act_dim=self.act_dim,
+            body_width=self.obs_dim,
+            first_changed=6,
+            num_positions=3,
+            has_attitude=True,
+            uses_next=self.uses_next,
+            dt=self.dt,
+        )
+
 
 def euler_rates(attitude: Float[Tensor, "*batch 3"], spin: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
     """Return the rates of roll, pitch, yaw (R = Rz(yaw) Ry(pitch) Rx(roll)) from the WORLD angular velocity.
@@ -70,7 +85,7 @@ def euler_rates(attitude: Float[Tensor, "*batch 3"], spin: Float[Tensor, "*batch
     _, pitch, yaw = attitude.unbind(-1)
     spin_x, spin_y, spin_z = spin.unbind(-1)
     cosine = pitch.cos()
-    safe = torch.where(cosine.abs() > _SMALLEST_COSINE, cosine, torch.where(cosine < 0, -1.0, 1.0) * _SMALLEST_COSINE)
+    safe = torch.where(cosine.abs() > SMALLEST_COSINE, cosine, torch.where(cosine < 0, -1.0, 1.0) * SMALLEST_COSINE)
     roll_rate = (yaw.cos() * spin_x + yaw.sin() * spin_y) / safe
     pitch_rate = yaw.cos() * spin_y - yaw.sin() * spin_x
     return torch.stack([roll_rate, pitch_rate, spin_z + pitch.sin() * roll_rate], -1)

@@ -7,7 +7,7 @@ cache. `ContextDynamics.rollout_blocks` does the same step by step, and the test
 
 from __future__ import annotations
 
-from typing import Any, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,6 +18,7 @@ from mbrl_hdp.compiling import compiled
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.head_kernels import BLOCK, forward_chunk, pad_hidden, pad_output
 from mbrl_hdp.inference.heads import ContextHeads
+from mbrl_hdp_dynamics.layout import ACT, ACT_SQUARE, COSINE, SINE, SMALLEST_COSINE, StepLayout
 from mbrl_hdp_dynamics.scaler import ColumnScaler
 
 Array = NDArray[Any]
@@ -25,6 +26,7 @@ Array = NDArray[Any]
 _CHUNK = 512
 _VECTOR = 32  # numbers that one pass of an unrolled loop takes
 _MOST_COMPARED = 64
+_SMALLEST_COSINE = np.float32(SMALLEST_COSINE)
 _TWO_OVER_PI = np.float32(2.0 / np.pi)
 # pi/2 in two parts: the first has few bits, so that its multiples are exact.
 _HALF_PI_HIGH = np.float32(1.5703125)
@@ -62,31 +64,125 @@ def _sine_cosine(angle, sine, cosine, rows):
         cosine[r] = -second if (turn + 1) & 2 else second
 
 
+class _Tables(NamedTuple):
+    """A `StepLayout` and its networks as the kernel reads them.
+
+    Attributes:
+        features: kind and column of every feature, `I 2`.
+        is_angle: which columns of a body are angles.
+        num_bodies: bodies of an observation.
+        first_changed: first column that the networks change.
+        num_positions: leading columns that the velocities move.
+        has_attitude: whether roll, pitch and yaw follow the positions.
+        uses_next: whether the new velocities move.
+        dt: seconds per step.
+        in_centre: centre of the features, `I`.
+        in_factor: 1 / scale of the features, `I`.
+        out_centre: centre of the changes, `O`.
+        out_scale: scale of the changes, `O`.
+        affine: hidden weights and biases from `pad_hidden`.
+        by_unit: output weights from `pad_output`.
+        out_bias: output biases, `K O`.
+    """
+
+    features: Array
+    is_angle: Array
+    num_bodies: int
+    first_changed: int
+    num_positions: int
+    has_attitude: bool
+    uses_next: bool
+    dt: Any
+    in_centre: Array
+    in_factor: Array
+    out_centre: Array
+    out_scale: Array
+    affine: Array
+    by_unit: Array
+    out_bias: Array
+
+
+def _tables(heads: ContextHeads, layout: StepLayout, inputs: ColumnScaler, targets: ColumnScaler) -> _Tables:
+    (weight, out_weight), (bias, out_bias) = heads.weights, heads.biases
+    is_angle = np.zeros(layout.body_width, np.bool_)
+    is_angle[[column for kind, column in layout.features if kind in (SINE, COSINE)]] = True
+    scales = [array_of(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
+    layers = pad_hidden(array_of(weight), array_of(bias)), pad_output(array_of(out_weight)), array_of(out_bias)
+    return _Tables(
+        np.array(layout.features, np.int64),
+        is_angle,
+        layout.num_bodies,
+        layout.first_changed,
+        layout.num_positions,
+        layout.has_attitude,
+        layout.uses_next,
+        np.float32(layout.dt),
+        *scales,
+        *layers,
+    )
+
+
 @compiled()
 @no_type_check
-def _load_features(state, acts, first, step, is_angle, centre, factor, x, width):
-    """Fill x with the scaled features: observations (angles as sine and cosine), actions, one."""
-    column = 0
-    for s in range(state.shape[0]):
-        if is_angle[s]:
-            _sine_cosine(state[s], x[column], x[column + 1], width)
-            column += 2
+def _load_features(state, sine, cosine, acts, first, step, is_acting, tables, x, width):
+    """Fill x with the scaled features of one body, then one; a body that does not act has zero actions."""
+    num_features = tables.features.shape[0]
+    rows = min(width, acts.shape[0] - first)
+    for i in range(num_features):
+        kind, column = tables.features[i]
+        if kind == SINE:
+            source = sine[column]
+        elif kind == COSINE:
+            source = cosine[column]
+        else:
+            source = state[column]
+        if kind in (ACT, ACT_SQUARE):
+            for r in range(width):
+                x[i, r] = 0
+            for r in range(rows if is_acting else 0):
+                value = acts[first + r, step, column]
+                x[i, r] = value * value if kind == ACT_SQUARE else value
         else:
             for r in range(width):
-                x[column, r] = state[s, r]
-            column += 1
-    rows = min(width, acts.shape[0] - first)
-    for a in range(acts.shape[2]):
-        for r in range(rows):
-            x[column, r] = acts[first + r, step, a]
-        for r in range(rows, width):
-            x[column, r] = 0
-        column += 1
-    for i in range(column):
+                x[i, r] = source[r]
         for r in range(width):
-            x[i, r] = (x[i, r] - centre[i]) * factor[i]
+            x[i, r] = (x[i, r] - tables.in_centre[i]) * tables.in_factor[i]
     for r in range(width):
-        x[column, r] = 1
+        x[num_features, r] = 1
+
+
+@compiled()
+@no_type_check
+def _add_change(state, change, first_changed, width):
+    """Add the networks' change to the columns that they predict."""
+    for o in range(change.shape[0]):
+        for r in range(width):
+            state[first_changed + o, r] += change[o, r]
+
+
+@compiled()
+@no_type_check
+def _advance(state, change, sine, cosine, tables, width):
+    """Move one body by a step: change its velocities and integrate its position and attitude."""
+    velocity, dt = tables.first_changed, tables.dt
+    if tables.uses_next:
+        _add_change(state, change, velocity, width)
+    for s in range(tables.num_positions):
+        for r in range(width):
+            state[s, r] += dt * state[velocity + s, r]
+    if tables.has_attitude:
+        # `euler_rates` of plugins/mbrl_hdp_dynamics/drone.py; sines and cosines are those before the step.
+        roll = tables.num_positions
+        pitch, yaw, spin = roll + 1, roll + 2, velocity + 3
+        for r in range(width):
+            c = cosine[pitch, r]
+            safe = c if abs(c) > _SMALLEST_COSINE else (-_SMALLEST_COSINE if c < 0 else _SMALLEST_COSINE)
+            rate = (cosine[yaw, r] * state[spin, r] + sine[yaw, r] * state[spin + 1, r]) / safe
+            state[roll, r] += dt * rate
+            state[yaw, r] += dt * (state[spin + 2, r] + sine[pitch, r] * rate)
+            state[pitch, r] += dt * (cosine[yaw, r] * state[spin + 1, r] - sine[yaw, r] * state[spin, r])
+    if not tables.uses_next:
+        _add_change(state, change, velocity, width)
 
 
 @compiled()
@@ -103,40 +199,37 @@ def longest_prefix(paths, path):
     return twin, length
 
 
-class DeltaRollout:
+class CompiledRollout:
     """Where plans lead from one observation on given paths of contexts.
 
     Call it with plans `rows steps A`, or `paths rows steps A` where they react to the contexts before.
 
     Args:
-        heads: networks with one hidden layer that predict the change of the observation.
-        angle_columns: observation columns that the networks see as sine and cosine.
+        heads: networks with one hidden layer that predict the changes.
+        layout: what the networks see and what follows from their change.
         inputs: scale of the features.
         targets: scale of the changes.
         obs: where all begin.
         paths: slot that acts on each step of each path.
-        noise: what is added to the observation at each step of each path, in its units; None for expected steps.
+        noise: what is added to the changes of every body at each step of each path, in their units; None for expected
+            steps.
     """
 
     def __init__(
         self,
         heads: ContextHeads,
-        angle_columns: tuple[int, ...],
+        layout: StepLayout,
         inputs: ColumnScaler,
         targets: ColumnScaler,
         obs: Float[Tensor, " S"],
         paths: Int[Tensor, "paths steps"],
-        noise: Float[Tensor, "paths steps S"] | None,
+        noise: Float[Tensor, "paths steps changes"] | None,
     ) -> None:
-        (weight, out_weight), (bias, out_bias) = heads.weights, heads.biases
-        is_angle = np.zeros(len(obs), np.bool_)
-        is_angle[list(angle_columns)] = True
-        scales = [array_of(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
-        layers = pad_hidden(array_of(weight), array_of(bias)), pad_output(array_of(out_weight)), array_of(out_bias)
-        shift = obs.new_zeros(*paths.shape, len(obs)) if noise is None else noise
-        self._act_dim = len(inputs.centre) - len(obs) - len(angle_columns)
+        width = layout.num_bodies * len(targets.centre)
+        shift = obs.new_zeros(*paths.shape, width) if noise is None else noise
+        self._act_dim = layout.act_dim
         self._start = array_of(obs), array_of(paths)
-        self._networks = is_angle, *scales, *layers, array_of(shift), noise is not None
+        self._rest = _tables(heads, layout, inputs, targets), array_of(shift), noise is not None
 
     def __call__(
         self, acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"]
@@ -150,7 +243,7 @@ class DeltaRollout:
         num_paths, horizon = paths.shape
         by_path = plans_by_path(acts, paths.shape, self._act_dim)
         states = acts.new_empty(horizon, num_paths, by_path.shape[1], len(obs))
-        _roll_out_deltas(obs, array_of(by_path), paths, *self._networks, states.numpy())
+        _roll_out(obs, array_of(by_path), paths, *self._rest, states.numpy())
         return states
 
 
@@ -177,47 +270,51 @@ def array_of(tensor: Tensor) -> Array:
 
 @compiled()
 @no_type_check
-def _roll_out_deltas(
-    obs,
-    acts,
-    paths,
-    is_angle,
-    in_centre,
-    in_factor,
-    out_centre,
-    out_scale,
-    affine,
-    by_unit,
-    out_bias,
-    noise,
-    is_noisy,
-    states,
-):
-    """Set states[h, p, c] to where plan c is after step h on path p: obs' = obs + change of the path's context.
+def _start(state, obs, states, num_shared, p, first, rows):
+    """Set the rows of a chunk to where they begin: the observation, or the end of the steps that were copied."""
+    for s in range(obs.shape[0]):
+        for r in range(_rounded_up(rows)):
+            state[s, r] = obs[s]
+        for r in range(rows if num_shared else 0):
+            state[s, r] = states[num_shared - 1, p, first + r, s]
+
+
+@compiled()
+@no_type_check
+def _predict_change(x, k, tables, noise, change, pre, width):
+    """Run the networks of slot k and return to the data's units."""
+    forward_chunk(x, tables.affine[k], tables.by_unit[k], tables.out_bias[k], change, pre, width)
+    for o in range(change.shape[0]):
+        shift = tables.out_centre[o] + noise[o]
+        for r in range(width):
+            change[o, r] = shift + change[o, r] * tables.out_scale[o]
+
+
+@compiled()
+@no_type_check
+def _roll_out(obs, acts, paths, tables, noise, is_noisy, states):
+    """Set states[h, p, c] to where plan c is after step h on path p.
 
     Without noise, steps that a path has in common with an earlier one are copied: plans react to earlier contexts only.
+    Bodies after the first do not act, so all plans of a path share their motion: one vector of rows is computed.
 
     Args:
         obs: start, `S`.
         acts: plans, `P C H A`; `1 C H A` if they are the same on every path.
         paths: slots, `P H`.
-        is_angle: which observation columns are angles, `S`.
-        in_centre: centre of the features, `I`.
-        in_factor: 1 / scale of the features, `I`.
-        out_centre: centre of the changes, `S`.
-        out_scale: scale of the changes, `S`.
-        affine: hidden weights and biases from `pad_hidden`.
-        by_unit: output weights from `pad_output`.
-        out_bias: output biases, `K S`.
-        noise: scaled noise of every path and step, `P H S`, the same for all plans.
+        tables: networks, scales and layout of a step.
+        noise: scaled noise of every path and step, `P H bodies*O`, the same for all plans.
         is_noisy: whether there is any.
         states: receives the result, `H P C S`.
     """
     _, num_plans, horizon, _ = acts.shape
+    affine, body_width, num_changes = tables.affine, tables.is_angle.shape[0], tables.out_scale.shape[0]
     chunk = min(_CHUNK, _rounded_up(num_plans))
     x = np.zeros((affine.shape[2], chunk), affine.dtype)
     state = np.empty((obs.shape[0], chunk), affine.dtype)
-    mean = np.empty((obs.shape[0], chunk), affine.dtype)
+    sine = np.empty((body_width, chunk), affine.dtype)
+    cosine = np.empty((body_width, chunk), affine.dtype)
+    change = np.empty((num_changes, chunk), affine.dtype)
     pre = np.empty((BLOCK, chunk), affine.dtype)
     for p in range(paths.shape[0]):
         twin, num_shared = (0, 0) if is_noisy else longest_prefix(paths, p)
@@ -228,19 +325,18 @@ def _roll_out_deltas(
         path_acts = acts[p if acts.shape[0] > 1 else 0]
         for first in range(0, num_plans, chunk):
             rows = min(chunk, num_plans - first)
-            width = _rounded_up(rows)
-            for s in range(obs.shape[0]):
-                for r in range(width):
-                    state[s, r] = obs[s]
-                for r in range(rows if num_shared else 0):
-                    state[s, r] = states[num_shared - 1, p, first + r, s]
+            _start(state, obs, states, num_shared, p, first, rows)
             for h in range(num_shared, horizon):
-                k = paths[p, h]
-                _load_features(state, path_acts, first, h, is_angle, in_centre, in_factor, x, width)
-                forward_chunk(x, affine[k], by_unit[k], out_bias[k], mean, pre, width)
+                for body in range(tables.num_bodies):
+                    width = _rounded_up(rows) if body == 0 else _VECTOR
+                    own = state[body * body_width : (body + 1) * body_width]
+                    for s in range(body_width):
+                        if tables.is_angle[s]:
+                            _sine_cosine(own[s], sine[s], cosine[s], width)
+                    _load_features(own, sine, cosine, path_acts, first, h, body == 0, tables, x, width)
+                    own_noise = noise[p, h, body * num_changes : (body + 1) * num_changes]
+                    _predict_change(x, paths[p, h], tables, own_noise, change, pre, width)
+                    _advance(own, change, sine, cosine, tables, width)
                 for s in range(obs.shape[0]):
-                    shift = out_centre[s] + noise[p, h, s]
-                    for r in range(width):
-                        state[s, r] += shift + mean[s, r] * out_scale[s]
                     for r in range(rows):
-                        states[h, p, first + r, s] = state[s, r]
+                        states[h, p, first + r, s] = state[s, r if s < body_width else 0]

@@ -23,11 +23,14 @@ from mbrl_hdp.inference.dynamics import (
     BlockObs,
     ContextDynamics,
     Obs,
+    Paths,
+    Rollout,
     Slots,
 )
 from mbrl_hdp.inference.heads import DEFAULT_SKIP_SHARE, ContextHeads
 from mbrl_hdp.settings import setting
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.layout import StepLayout
 from mbrl_hdp_dynamics.scaler import ColumnScaler
 
 _LOG_2PI = math.log(2.0 * math.pi)
@@ -171,6 +174,42 @@ class StructuredDynamics(ContextDynamics):
         """Draw the next observation where all rows of path p are in context[p]; nothing is sorted."""
         self._check_rows(obs, act)
         return self._step(obs, act.expand(*obs.shape[:2], -1), context, NoiseSource(generator)).to(obs.dtype)
+
+    def layout(self) -> StepLayout | None:
+        """Return `features` and `advance` as tables for a compiled rollout; None where they cannot be so described."""
+        return None
+
+    def begin_rollout(
+        self, obs: Float[Tensor, " S"], paths: Paths, generator: torch.Generator | None = None
+    ) -> Rollout:
+        """Return a compiled rollout where there is one; plans on the same path share their noise.
+
+        Raises:
+            DataError: on an observation of the wrong width or a context that does not exist.
+        """
+        layout = self.layout() if self._is_compiled_for(obs) else None
+        if layout is None:
+            return super().begin_rollout(obs, paths, generator)
+        if len(obs) != self.obs_dim:
+            raise DataError(f"obs has {len(obs)} columns, this model was built for obs_dim={self.obs_dim}")
+        self.heads.check_contexts(paths)
+        noise = None
+        if generator is not None:
+            scale = self.noise_std()[paths] * self.target_scaler.scale
+            noise = torch.randn(*paths.shape, layout.num_bodies, scale.shape[-1], generator=generator)
+            noise = (noise * scale[..., None, :]).flatten(-2)
+        from mbrl_hdp_dynamics.rollout_kernels import CompiledRollout
+
+        return CompiledRollout(self.heads, layout, self.input_scaler, self.target_scaler, obs, paths, noise)
+
+    def _is_compiled_for(self, obs: Tensor) -> bool:
+        """Return whether the kernel can be used: one hidden layer, single precision, CPU, no gradient needed."""
+        tensors = obs, self.heads.weights[0]
+        return (
+            len(self.heads.weights) == 2
+            and not torch.is_grad_enabled()
+            and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+        )
 
     def log_prior(self) -> Float[Tensor, ""]:
         """Return log p(theta): independent N(0, weight_std^2) on all weights and biases; the noise std has none."""

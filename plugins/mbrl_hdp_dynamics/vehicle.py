@@ -11,6 +11,7 @@ from torch import Tensor
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.layout import ACT, STATE, StepLayout, columns
 from mbrl_hdp_dynamics.structured import KinematicConfig, NoiseSource, StructuredDynamics, require_dt
 
 _COLUMNS = 6
@@ -56,6 +57,18 @@ class VehicleDynamics(StructuredDynamics):
         """Move one car by dt times its velocity, then change its velocity and heading."""
         position = obs[..., :2] + self.dt * obs[..., 2:4]
         return torch.cat([position, obs[..., 2:_COLUMNS] + change], -1)
+
+    def layout(self) -> StepLayout | None:
+        """Return what a compiled rollout needs to know."""
+        return StepLayout(
+            features=(*columns(STATE, 2, 4), *columns(ACT, 0, self.act_dim)),
+            act_dim=self.act_dim,
+            body_width=_COLUMNS,
+            num_bodies=self.obs_dim // _COLUMNS,
+            first_changed=2,
+            num_positions=2,
+            dt=self.dt,
+        )
 
     def _density_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         if not self.uses_all:

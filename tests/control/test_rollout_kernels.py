@@ -8,7 +8,9 @@ from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.delta_mlp import DeltaMlpConfig, build_delta_mlp
-from mbrl_hdp_dynamics.rollout_kernels import _sine_cosine
+from mbrl_hdp_dynamics.drone import DroneConfig, build_drone
+from mbrl_hdp_dynamics.rollout_kernels import CompiledRollout, _sine_cosine
+from mbrl_hdp_dynamics.vehicle import VehicleConfig, build_vehicle
 
 
 def cases(dynamics, num_plans, num_paths, horizon, seed=0):
@@ -27,6 +29,51 @@ def test_expected_rollouts_equal_plain_steps(network_model, num_plans, num_paths
         expected = ContextDynamics.rollout_blocks(dynamics, obs, acts, paths)
     assert states.shape == (horizon, num_paths, num_plans, 3)
     torch.testing.assert_close(states, expected, rtol=1e-4, atol=1e-5)
+
+
+def kinematic(structure):
+    """Networks of a drone or of two cars that change much in a step, with scales from data."""
+    name, _, integrate = structure.partition("-")
+    task = TaskSpec(3, 12, 4 if name == "drone" else 2, seed=4, dt=0.1)
+    if name == "drone":
+        dynamics = build_drone(DroneConfig(hidden_sizes=[13], std_floor=0.0, integrate=integrate), task)
+    else:
+        dynamics = build_vehicle(VehicleConfig(hidden_sizes=[13], std_floor=0.0), task)
+    generator = torch.Generator().manual_seed(5)
+    obs, change = torch.randn(2, 50, 12, generator=generator)
+    dynamics.set_normaliser(obs + 1.0, 2.0 * torch.randn(50, task.act_dim, generator=generator), obs + 1.0 + change)
+    with torch.no_grad():
+        for value in dynamics.heads.parameters():
+            value.mul_(4.0)
+        dynamics.raw_log_std.fill_(-1.0)
+    return dynamics
+
+
+@pytest.mark.parametrize("structure", ["drone-next", "drone-current", "vehicle"])
+def test_drone_and_vehicle_rollouts_equal_plain_steps(structure):
+    dynamics = kinematic(structure)
+    for num_plans, num_paths, horizon, pitch in ((1, 1, 1, 0.3), (530, 5, 4, -0.4), (7, 2, 3, np.pi / 2)):
+        obs, acts, paths = cases(dynamics, num_plans, num_paths, horizon)
+        obs[4] = pitch  # at pi/2 a drone is in gimbal lock
+        with torch.no_grad():
+            rollout = dynamics.begin_rollout(obs, paths)
+            assert isinstance(rollout, CompiledRollout)
+            expected = ContextDynamics.rollout_blocks(dynamics, obs, acts, paths)
+        torch.testing.assert_close(rollout(acts), expected, rtol=1e-3, atol=2e-4)
+
+
+def test_every_car_has_noise_of_its_own():
+    dynamics = kinematic("vehicle")
+    obs, acts, path = cases(dynamics, 1, 1, 1)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        drawn = dynamics.begin_rollout(obs, path.expand(20_000, -1), generator)(acts)[0, :, 0].double()
+        expected = dynamics.begin_rollout(obs, path)(acts)[0, 0, 0].double()
+        std = (dynamics.noise_std()[path[0, 0]] * dynamics.target_scaler.scale).double()
+    wanted = torch.cat([torch.zeros(2), std, torch.zeros(2), std])
+    assert ((drawn.mean(0) - expected).abs() <= 6 * wanted / 20_000**0.5 + 1e-5).all()
+    torch.testing.assert_close(drawn.std(0), wanted.double(), rtol=0.03, atol=1e-5)
+    assert torch.corrcoef(drawn[:, [2, 8]].T)[0, 1].abs() < 6 / 20_000**0.5
 
 
 def test_paths_with_a_common_beginning_are_each_right(network_model):

@@ -8,6 +8,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+import torch
 import yaml
 from highway_env import utils
 
@@ -178,6 +179,33 @@ def test_social_car_goes_on_beyond_its_road(rollout, backend):
     assert obs[-1, 6] < -160  # the road ends at -111
     assert obs[-1, 7] == pytest.approx(-2, abs=1e-6)
     assert obs[-1, 10] == pytest.approx(-1)
+
+
+def side_by_side(apart):
+    """Two cars heading west, one `apart` metres north of the other on the exit lane."""
+    car = [-20.0, -2.0, -10.0, 0.0, -1.0, 0.0]
+    return np.array([*car, -20.0, -2.0 - apart, *car[2:]])
+
+
+def test_a_collision_costs_what_it_is_set_to():
+    obs, act = np.stack([side_by_side(apart) for apart in (1.9, 2.1)]), np.zeros((2, 2))
+    plain, costly = (make_intersection(backend="vector", collision_cost=cost).unwrapped for cost in (0.0, 7.0))
+    lost = plain.physics.reward(act, obs) - costly.physics.reward(act, obs)
+    np.testing.assert_allclose(lost, [7.0, 0.0])
+    by_torch = costly.reward_fn(torch.tensor(act), torch.tensor(obs))
+    np.testing.assert_allclose(by_torch[:, 0], costly.physics.reward(act, obs))
+    with pytest.raises(ConfigError, match="collision_cost"):
+        make_intersection(backend="vector", collision_cost=-1.0)
+
+
+def test_scores_of_an_episode_are_known():
+    env = make_intersection(backend="vector").unwrapped
+    obs = np.stack([side_by_side(apart) for apart in (9.0, 1.5, 3.0, 4.0)])
+    obs[2, [1, 4, 5]] = -2.5, -np.cos(0.3), np.sin(0.3)
+    obs[3, [1, 4, 5]] = -1.0, -np.cos(0.1), -np.sin(0.1)
+    found = env.episode_scores(obs)
+    assert found == pytest.approx({"lane_error": 0.75, "heading_error": 0.2, "closest": 1.5, "collision": 1.0})
+    assert env.episode_scores(obs[2:])["collision"] == 0.0
 
 
 def test_overlap_is_the_packages():
