@@ -10,12 +10,15 @@ from mbrl_hdp.distil.distiller import apply_keep_mask
 from mbrl_hdp.errors import DivergenceError
 from mbrl_hdp.inference.dynamics import ClosedFormDynamics
 from mbrl_hdp.inference.elbo import ElboScale, elbo_of, step_log_lik
+from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.trainer import Report, RunLength, Trainer
 from mbrl_hdp.probability.hmm import smooth
 
 MOST_ROUNDS = 60
 _CHAIN_STEPS = 2
 _STEP = 0.5
+# Power of the likelihood in the first of the tempered rounds.
+_COLDEST = 0.1
 # The chain and the heads settle before a context can be masked.
 _ROUNDS_BEFORE_MASK = 3
 
@@ -30,6 +33,7 @@ class CoordinateTrainer(Trainer):
         num_rounds: int = MOST_ROUNDS,
         tolerance: float = 1e-4,
         is_masking: bool = True,
+        num_tempered: int = 0,
     ) -> RunLength:
         """Alternate until the log-likelihood per transition moves by less than `tolerance` in two rounds.
 
@@ -39,6 +43,8 @@ class CoordinateTrainer(Trainer):
             num_rounds: largest number of rounds.
             tolerance: smallest change that counts.
             is_masking: let the distillation rule remove contexts on the way.
+            num_tempered: first rounds in which the likelihood is tempered and the chain is held sticky, so that heads
+                which start at random can part.
 
         Raises:
             DivergenceError: if the log-likelihood is not finite.
@@ -48,14 +54,20 @@ class CoordinateTrainer(Trainer):
         obs, act, next_obs = (column[is_used] for column in (batch.obs[:, :-1], batch.act, batch.obs[:, 1:]))
         assert isinstance(self.dynamics, ClosedFormDynamics)
         before, num_still, number = -float("inf"), 0, 0
+        if num_tempered and isinstance(self.prior, StartablePrior):
+            self.prior.start_from(self.start_chain, self.config.start_strength)
         for number in range(1, num_rounds + 1):
             if probability is not None:
                 self.dynamics.fit_heads(obs, act, next_obs, probability[is_used])
-            if is_masking and number > _ROUNDS_BEFORE_MASK:
+            if is_masking and number > num_tempered + _ROUNDS_BEFORE_MASK:
                 self._mask(progress=1.0)
             slots = self.keep.nonzero().squeeze(-1)
             with torch.no_grad():
                 log_lik = step_log_lik(self.dynamics, batch, slots)
+            if number <= num_tempered:
+                power = _COLDEST + (1.0 - _COLDEST) * (number - 1) / num_tempered
+                probability = smooth(self.start_chain, power * log_lik, batch.lengths).marginals
+                continue
             self._move_chain(log_lik)
             # Reduced by Theorem 1, which is normalised: mass that spare slots still hold would move the evidence.
             found = smooth(apply_keep_mask(self.posterior(), self.keep), log_lik, batch.lengths)
@@ -68,7 +80,7 @@ class CoordinateTrainer(Trainer):
                 report(number - 1, -value, len(slots))
             num_still = num_still + 1 if abs(value - before) < tolerance else 0
             before = value
-            if num_still >= 2 and number > _ROUNDS_BEFORE_MASK:
+            if num_still >= 2 and number > num_tempered + _ROUNDS_BEFORE_MASK:
                 break
         return RunLength(number, is_stopped=num_still >= 2)
 
