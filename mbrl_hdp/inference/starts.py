@@ -111,8 +111,8 @@ def plan_starts(
     """Return the candidates of one transition model.
 
     Heads with a closed form start from the contexts of the search, as one context, and `fit.num_restarts` times from
-    random heads; where several transition models are compared, those whose features the search chose leave the last out,
-    which takes them long. Other heads start from the contexts of the search and from random heads, `fit.num_restarts`
+    random heads; where several transition models are compared, those with chosen features leave the last out, which
+    would take long. Other heads start from the contexts of the search and from random heads, `fit.num_restarts`
     runs in all. Without a search all start from random heads.
     """
     schedules = [config.schedules[run % len(config.schedules)] for run in range(config.num_restarts)]
