@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +19,7 @@ from mbrl_hdp.probability.hmm import smooth
 MOST_ROUNDS = 60
 _CHAIN_STEPS = 2
 _STEP = 0.5
+_MERGE_ROUNDS = 10
 # Power of the likelihood in the first of the tempered rounds.
 _COLDEST = 0.1
 # The chain and the heads settle before a context can be masked.
@@ -83,6 +86,40 @@ class CoordinateTrainer(Trainer):
             if num_still >= 2 and number > num_tempered + _ROUNDS_BEFORE_MASK:
                 break
         return RunLength(number, is_stopped=num_still >= 2)
+
+    def merge_alike(self) -> None:
+        """Merge the two most similar contexts while the log-likelihood falls by less than a head is worth.
+
+        Heads that start at random share a context among them; by BIC a head of p numbers is worth p log(N) / 2.
+        """
+        size = sum(value[0].numel() for value in self.dynamics.parameters() if value.requires_grad)
+        num_rows = self.data.num_transitions
+        allowed = 0.5 * size * math.log(max(num_rows, 2)) / num_rows
+        while int(self.keep.sum()) > 1:
+            state, before = self._state(), self.log_likelihood(self.data)
+            probability = self._merged()
+            self.run_from(probability, num_rounds=_MERGE_ROUNDS)
+            if not self.log_likelihood(self.data) > before - allowed:
+                self._restore(state)
+                return
+
+    def _merged(self) -> Float[Tensor, "N T K"]:
+        """Close the slot whose steps another head predicts most nearly as well; return the probabilities without it."""
+        slots, batch = self.keep.nonzero().squeeze(-1), self.data.batch()
+        with torch.no_grad():
+            log_lik = step_log_lik(self.dynamics, batch, slots)
+        share = smooth(apply_keep_mask(self.posterior(), self.keep), log_lik, batch.lengths).marginals
+        across = torch.einsum("nta,ntb->ab", share, log_lik)
+        lost = across.diagonal()[:, None] - across
+        lost = (lost + lost.T).fill_diagonal_(float("inf"))
+        first, second = divmod(int(lost.argmin()), len(slots))
+        self.keep = self.keep.clone()
+        self.keep[slots[second]] = False
+        probability = log_lik.new_zeros(*log_lik.shape[:2], self.prior.max_contexts)
+        probability[..., slots] = share
+        probability[..., slots[first]] += share[..., second]
+        probability[..., slots[second]] = 0.0
+        return probability
 
     def _move_chain(self, log_lik: Float[Tensor, "N T n"]) -> None:
         if self.prior.max_contexts == 1:

@@ -163,6 +163,8 @@ def _train(model: ContextModel, job: Job, start: Start, seed: int, from_scratch:
         if isinstance(trainer, CoordinateTrainer):
             is_masking, is_random = job.config.num_contexts is None, from_scratch and start.contexts is None
             length = trainer.run_from(probability, report, is_masking=is_masking, num_tempered=_TEMPERED * is_random)
+            if is_random:
+                trainer.merge_alike()
         elif probability is not None:
             model.dynamics.sharpen()  # the contexts are settled
             num_steps = warm_up(trainer, probability, job.config.num_steps)
