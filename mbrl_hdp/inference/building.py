@@ -51,7 +51,7 @@ class Builder:
 
     def starts(self, part: Part, structure: Structure | None, config: FitConfig) -> list[Start]:
         """Return the candidates of one transition model."""
-        return plan_starts(part, self.has_closed_form(part), structure, config)
+        return plan_starts(part, self.has_closed_form(part), structure, config, len(self.families) == 1)
 
     def has_closed_form(self, part: Part) -> bool:
         """Return whether a transition model's heads have a closed form."""

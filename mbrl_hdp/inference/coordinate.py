@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -10,12 +12,16 @@ from mbrl_hdp.distil.distiller import apply_keep_mask
 from mbrl_hdp.errors import DivergenceError
 from mbrl_hdp.inference.dynamics import ClosedFormDynamics
 from mbrl_hdp.inference.elbo import ElboScale, elbo_of, step_log_lik
+from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.trainer import Report, RunLength, Trainer
 from mbrl_hdp.probability.hmm import smooth
 
 MOST_ROUNDS = 60
 _CHAIN_STEPS = 2
 _STEP = 0.5
+_MERGE_ROUNDS = 10
+# Power of the likelihood in the first of the tempered rounds.
+_COLDEST = 0.1
 # The chain and the heads settle before a context can be masked.
 _ROUNDS_BEFORE_MASK = 3
 
@@ -30,6 +36,7 @@ class CoordinateTrainer(Trainer):
         num_rounds: int = MOST_ROUNDS,
         tolerance: float = 1e-4,
         is_masking: bool = True,
+        num_tempered: int = 0,
     ) -> RunLength:
         """Alternate until the log-likelihood per transition moves by less than `tolerance` in two rounds.
 
@@ -39,6 +46,8 @@ class CoordinateTrainer(Trainer):
             num_rounds: largest number of rounds.
             tolerance: smallest change that counts.
             is_masking: let the distillation rule remove contexts on the way.
+            num_tempered: first rounds in which the likelihood is tempered and the chain is held sticky, so that heads
+                which start at random can part.
 
         Raises:
             DivergenceError: if the log-likelihood is not finite.
@@ -48,14 +57,20 @@ class CoordinateTrainer(Trainer):
         obs, act, next_obs = (column[is_used] for column in (batch.obs[:, :-1], batch.act, batch.obs[:, 1:]))
         assert isinstance(self.dynamics, ClosedFormDynamics)
         before, num_still, number = -float("inf"), 0, 0
+        if num_tempered and isinstance(self.prior, StartablePrior):
+            self.prior.start_from(self.start_chain, self.config.start_strength)
         for number in range(1, num_rounds + 1):
             if probability is not None:
                 self.dynamics.fit_heads(obs, act, next_obs, probability[is_used])
-            if is_masking and number > _ROUNDS_BEFORE_MASK:
+            if is_masking and number > num_tempered + _ROUNDS_BEFORE_MASK:
                 self._mask(progress=1.0)
             slots = self.keep.nonzero().squeeze(-1)
             with torch.no_grad():
                 log_lik = step_log_lik(self.dynamics, batch, slots)
+            if number <= num_tempered:
+                power = _COLDEST + (1.0 - _COLDEST) * (number - 1) / num_tempered
+                probability = smooth(self.start_chain, power * log_lik, batch.lengths).marginals
+                continue
             self._move_chain(log_lik)
             # Reduced by Theorem 1, which is normalised: mass that spare slots still hold would move the evidence.
             found = smooth(apply_keep_mask(self.posterior(), self.keep), log_lik, batch.lengths)
@@ -68,9 +83,43 @@ class CoordinateTrainer(Trainer):
                 report(number - 1, -value, len(slots))
             num_still = num_still + 1 if abs(value - before) < tolerance else 0
             before = value
-            if num_still >= 2 and number > _ROUNDS_BEFORE_MASK:
+            if num_still >= 2 and number > num_tempered + _ROUNDS_BEFORE_MASK:
                 break
         return RunLength(number, is_stopped=num_still >= 2)
+
+    def merge_alike(self) -> None:
+        """Merge the two most similar contexts while the log-likelihood falls by less than a head is worth.
+
+        Heads that start at random share a context among them; by BIC a head of p numbers is worth p log(N) / 2.
+        """
+        size = sum(value[0].numel() for value in self.dynamics.parameters() if value.requires_grad)
+        num_rows = self.data.num_transitions
+        allowed = 0.5 * size * math.log(max(num_rows, 2)) / num_rows
+        while int(self.keep.sum()) > 1:
+            state, before = self._state(), self.log_likelihood(self.data)
+            probability = self._merged()
+            self.run_from(probability, num_rounds=_MERGE_ROUNDS)
+            if not self.log_likelihood(self.data) > before - allowed:
+                self._restore(state)
+                return
+
+    def _merged(self) -> Float[Tensor, "N T K"]:
+        """Close the slot whose steps another head predicts most nearly as well; return the probabilities without it."""
+        slots, batch = self.keep.nonzero().squeeze(-1), self.data.batch()
+        with torch.no_grad():
+            log_lik = step_log_lik(self.dynamics, batch, slots)
+        share = smooth(apply_keep_mask(self.posterior(), self.keep), log_lik, batch.lengths).marginals
+        across = torch.einsum("nta,ntb->ab", share, log_lik)
+        lost = across.diagonal()[:, None] - across
+        lost = (lost + lost.T).fill_diagonal_(float("inf"))
+        first, second = divmod(int(lost.argmin()), len(slots))
+        self.keep = self.keep.clone()
+        self.keep[slots[second]] = False
+        probability = log_lik.new_zeros(*log_lik.shape[:2], self.prior.max_contexts)
+        probability[..., slots] = share
+        probability[..., slots[first]] += share[..., second]
+        probability[..., slots[second]] = 0.0
+        return probability
 
     def _move_chain(self, log_lik: Float[Tensor, "N T n"]) -> None:
         if self.prior.max_contexts == 1:

@@ -32,6 +32,8 @@ from mbrl_hdp.seeding import sub_seed, torch_generator
 _LEAST_EXPLAINABLE = 0.03
 # One in so many steps of a run from random heads is added to lower its floors before runs are compared.
 _SHARPEN = 4
+# Rounds of closed-form training from random heads in which the likelihood is tempered.
+_TEMPERED = 15
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Runs:
         same = [run for run in self.results if run.start.dynamics.name == start.dynamics.name]
         found = [run for run in same if run.start.contexts is not None]
         others = [run for run in same if run.start.contexts is None]
-        if start.contexts is not None or not found or not others:
+        if start.contexts is not None or not found or not others or self.build.has_closed_form(start.dynamics):
             return False
         agree = all(run.model.num_contexts == found[0].model.num_contexts for run in others)
         return agree and choose([run.score for run in (found[0], *others)]) == 0
@@ -152,14 +154,17 @@ def _train(model: ContextModel, job: Job, start: Start, seed: int, from_scratch:
     """Train a candidate from where it starts."""
     report = bar.start_run(start.name, job.config.num_steps)
     with seeded(seed, job.data.device):
-        has_heads = start.contexts is not None or start.is_refit
-        kind = CoordinateTrainer if has_heads and _is_closed_form(model, job.config) else Trainer
+        is_reset = not from_scratch and not start.is_refit
+        kind = CoordinateTrainer if _is_closed_form(model, job.config) and not is_reset else Trainer
         generator = torch_generator(seed, "minibatch")
         trainer = kind(model.prior, model.dynamics, model.distillation, job.data, job.config, start.schedule, generator)
         trainer.keep = model.is_active.clone()
         probability = None if start.contexts is None else _begin(trainer, start)
         if isinstance(trainer, CoordinateTrainer):
-            length = trainer.run_from(probability, report, is_masking=job.config.num_contexts is None)
+            is_masking, is_random = job.config.num_contexts is None, from_scratch and start.contexts is None
+            length = trainer.run_from(probability, report, is_masking=is_masking, num_tempered=_TEMPERED * is_random)
+            if is_random:
+                trainer.merge_alike()
         elif probability is not None:
             model.dynamics.sharpen()  # the contexts are settled
             num_steps = warm_up(trainer, probability, job.config.num_steps)
@@ -170,7 +175,7 @@ def _train(model: ContextModel, job: Job, start: Start, seed: int, from_scratch:
             length = trainer.run(report, from_scratch, job.aside)
     model.is_active = trainer.keep
     model.extract()
-    if from_scratch and start.contexts is None and job.config.start == "search":
+    if from_scratch and start.contexts is None and job.config.start == "search" and kind is Trainer:
         # Runs are compared with their floors lowered, as the one from the search has them.
         extra = polish(model, job, seed, report, job.config.num_steps // _SHARPEN)
         length = RunLength(length.num_steps + extra.num_steps, length.is_stopped)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mbrl_hdp.inference.model import Part
-from mbrl_hdp.inference.schedule import SEARCHED, FitConfig, Schedule
+from mbrl_hdp.inference.schedule import SEARCHED, TEMPERED, FitConfig, Schedule
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.terms import term_texts
 from mbrl_hdp.types import ContextChain
@@ -105,11 +105,15 @@ def angle_columns(structure: Structure, obs_dim: int) -> list[int]:
     return sorted(column for column in columns if column < obs_dim)
 
 
-def plan_starts(part: Part, has_closed_form: bool, structure: Structure | None, config: FitConfig) -> list[Start]:
+def plan_starts(
+    part: Part, has_closed_form: bool, structure: Structure | None, config: FitConfig, is_alone: bool = True
+) -> list[Start]:
     """Return the candidates of one transition model.
 
-    Heads with a closed form start from the contexts of the search, and as one context; others from the contexts of the
-    search and from random heads, `fit.num_restarts` runs in all. Without a search all start from random heads.
+    Heads with a closed form start from the contexts of the search, as one context, and `fit.num_restarts` times from
+    random heads; where several transition models are compared, those with chosen features leave the last out, which
+    would take long. Other heads start from the contexts of the search and from random heads, `fit.num_restarts`
+    runs in all. Without a search all start from random heads.
     """
     schedules = [config.schedules[run % len(config.schedules)] for run in range(config.num_restarts)]
     at_random = [Start(schedule.name, part, schedule) for schedule in schedules]
@@ -120,7 +124,10 @@ def plan_starts(part: Part, has_closed_form: bool, structure: Structure | None, 
         return [found]
     if not has_closed_form:
         return [found, *at_random[: config.num_restarts - 1]]
-    if structure.num_contexts == 1:
-        return [found]
-    everywhere = structure.probability.sum(-1, keepdims=True)
-    return [found, Start("one context", part, SEARCHED, Contexts(everywhere, np.ones((1, 1))))]
+    starts = [found]
+    if structure.num_contexts > 1:
+        everywhere = structure.probability.sum(-1, keepdims=True)
+        starts.append(Start("one context", part, SEARCHED, Contexts(everywhere, np.ones((1, 1)))))
+    if is_alone or not hasattr(part.config, "terms"):
+        starts += [Start("tempered", part, TEMPERED)] * config.num_restarts
+    return starts

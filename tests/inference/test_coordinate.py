@@ -6,8 +6,10 @@ import torch
 
 import mbrl_hdp
 from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference.coordinate import CoordinateTrainer
 from mbrl_hdp.inference.elbo import step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.schedule import TEMPERED, FitConfig
 from mbrl_hdp.inference.scoring import align, empirical_transition
 from mbrl_hdp.types import TaskSpec
 from tests.inference.test_fit import weak_prior, world
@@ -56,7 +58,23 @@ def test_it_finds_how_many_which_and_how_they_switch(data, dynamics):
     truth = empirical_transition(data.context)[np.ix_(aligned.to_true, aligned.to_true)]
     np.testing.assert_allclose(model.transition, truth, atol=0.02)
     assert all(run["num_steps"] < 60 for run in model.report.runs)  # it settles
-    assert [run["schedule"] for run in model.report.runs] == ["search", "one context"]
+    assert [run["schedule"] for run in model.report.runs] == ["search", "one context", *["tempered"] * 3]
+
+
+def test_random_heads_part_while_the_likelihood_is_tempered():
+    """Three contexts from eight random heads; without the tempered rounds they stay together."""
+    data = world(80, 0, contexts=(0, 1, 2))
+    registry = load_registry()
+    scores = {}
+    for num_tempered in (0, 15):
+        prior = registry.build_prior("hdp", TaskSpec(5, 2, 1), weak_prior().config)
+        linear = registry.build_dynamics("linear", TaskSpec(5, 2, 1, seed=3))
+        linear.set_normaliser(*(torch.as_tensor(each, dtype=torch.float32) for each in data.transitions()))
+        parts = prior, linear, registry.build_distillation("stationary", TaskSpec(5, 2, 1))
+        trainer = CoordinateTrainer(*parts, EpisodeTensors.of(data), FitConfig(), TEMPERED, torch.Generator())
+        trainer.run_from(None, num_tempered=num_tempered)
+        scores[num_tempered] = trainer.log_likelihood(EpisodeTensors.of(data))
+    assert scores[15] > scores[0] + 0.02
 
 
 def test_a_refit_goes_on_from_the_heads(data):

@@ -76,7 +76,9 @@ def test_the_search_fills_in_what_the_user_left_open(structure):
 def test_candidates(structure):
     part, config = Part("linear", None), FitConfig()
     closed = plan_starts(part, True, structure, config)
-    assert [start.name for start in closed] == ["search", "one context"]
+    assert [start.name for start in closed] == ["search", "one context", *["tempered"] * 3]
+    chosen = plan_starts(Part("sparse", SparseConfig()), True, structure, config, is_alone=False)
+    assert [start.name for start in chosen] == ["search", "one context"]
     np.testing.assert_allclose(closed[1].contexts.probability[..., 0], 1.0)
     networks = plan_starts(part, False, structure, config)
     assert [start.name for start in networks] == ["search", "pooled", "tempered"]
