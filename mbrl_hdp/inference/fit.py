@@ -25,6 +25,7 @@ from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import RECIPES, Recipe
 from mbrl_hdp.inference.residuals import explainable_share
+from mbrl_hdp.inference.revisit import Revisit, revisit
 from mbrl_hdp.inference.schedule import POLISH, FitConfig
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.starts import SeveralDynamics, Start, informed, plan_starts
@@ -105,6 +106,9 @@ def fit(
     with FitProgress(len(starts), len(starts) * config.num_steps + config.polish_steps, progress) as bar:
         for start in starts:
             runs.take(start, bar)
+        again = _revisited(runs, train, config, reset)
+        for start in again.starts:
+            runs.take(start, bar)
         best = runs.choose()
         model = runs.results[best].model
         polish: dict[str, Any] = {}
@@ -117,7 +121,7 @@ def fit(
         seed=seed,
         runs=[result.entry(number == best) for number, result in enumerate(runs.results)],
         polish=polish,
-        search=_search_entry(structure) | {"skipped": runs.skipped},
+        search=_search_entry(structure or again.structure) | again.entry | {"skipped": runs.skipped},
         fit_time_s=time.perf_counter() - started,
     )
     return model.to("cpu")
@@ -142,6 +146,22 @@ def _searched(train: Trajectories, config: FitConfig, max_contexts: int, seed: i
     if found is None and wanted is not None:
         raise FitError(f"fit.num_contexts={wanted}, but there is too little data to tell contexts apart; record more")
     return found
+
+
+def _revisited(runs: _Runs, train: Trajectories, config: FitConfig, reset: str | None) -> Revisit:
+    """Return the candidates with other contexts that compete with a refit; none for a fit that starts afresh."""
+    before = runs.warm_start
+    if before is None or reset is not None or config.start != "search" or not runs.results:
+        return Revisit()
+    seed, most = runs.seed, before.task.max_contexts
+    return revisit(
+        runs.results[0].model,
+        train,
+        before.report.search,
+        search=lambda: _searched(train, config, most, seed),
+        build=lambda part: runs.build.again(before, part),
+        seed=sub_seed(seed, "look"),
+    )
 
 
 @dataclass(frozen=True)
@@ -201,7 +221,9 @@ class _Runs:
         if self._is_needless(start):
             self.skipped.append(f"{start.dynamics.name} ({start.name})")
             return
-        if self.warm_start is None:
+        if start.model is not None:
+            model = copy.deepcopy(start.model).to(self.place)
+        elif self.warm_start is None:
             model = self.build(number, start.dynamics).to(self.place)
         else:
             model = _continued(self.warm_start, self.reset, self.build).to(self.place)
@@ -284,7 +306,14 @@ class _Builder:
 
     def __call__(self, run: int, dynamics: Part) -> ContextModel:
         task = TaskSpec(**self.sizes, seed=sub_seed(self.seed, "start", run))
-        model = build_model(ModelParts(self.prior, dynamics, self.distillation), task, self.registry)
+        return self._fresh(ModelParts(self.prior, dynamics, self.distillation), task)
+
+    def again(self, model: ContextModel, dynamics: Part) -> ContextModel:
+        """Return a fresh model like another one, with another transition model."""
+        return self._fresh(dataclasses.replace(model.parts, dynamics=dynamics), model.task)
+
+    def _fresh(self, parts: ModelParts, task: TaskSpec) -> ContextModel:
+        model = build_model(parts, task, self.registry)
         if self.recipe.is_normalised:
             model.dynamics.set_normaliser(*self.rows)
         return model
@@ -332,7 +361,7 @@ def _begin(trainer: Trainer, start: Start) -> torch.Tensor:
     size, device = trainer.prior.max_contexts, trainer.data.device
     if isinstance(trainer.prior, StartablePrior):
         trainer.prior.start_from(start.contexts.chain(size, device), trainer.config.start_strength)
-    trainer.keep = torch.arange(size, device=device) < start.contexts.num_contexts
+    trainer.keep = start.contexts.is_used(size, device)
     return start.contexts.slots(size, device)
 
 
