@@ -14,11 +14,13 @@ import torch
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DivergenceError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
-from mbrl_hdp.inference.choice import DIVERGED_ADVICE, HeldOutScore, choose, held_out_score
+from mbrl_hdp.inference.agreement import agreement_with, half_agreement, shares_by_context
+from mbrl_hdp.inference.choice import DIVERGED_ADVICE, HeldOutScore, choose, equally_good, held_out_score
 from mbrl_hdp.inference.coordinate import CoordinateTrainer
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device, seeded
 from mbrl_hdp.inference.dynamics import ClosedFormDynamics
 from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.levels import add_levels
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.inference.precision import check_precision
 from mbrl_hdp.inference.prior import StartablePrior
@@ -115,16 +117,24 @@ def fit(
         if recipe.is_polished:
             whole = _Job(config, EpisodeTensors.of(data, device=place), None, held_out)
             polish = _length_entry(_polish(model, whole, sub_seed(seed, "polish"), bar))
+    found = _search_entry(structure or again.structure, model, train) | again.entry | {"skipped": runs.skipped}
+    if structure is not None and structure.time_s <= config.halves_within_s:
+        found["half_agreement"] = half_agreement(
+            model, train, lambda half: _search(half, config, max_contexts, seed), seed
+        )
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
         seed=seed,
-        runs=[result.entry(number == best) for number, result in enumerate(runs.results)],
+        runs=runs.entries(best),
         polish=polish,
-        search=_search_entry(structure or again.structure) | again.entry | {"skipped": runs.skipped},
+        search=found,
         fit_time_s=time.perf_counter() - started,
     )
-    return model.to("cpu")
+    model = model.to("cpu")
+    if warm_start is None:
+        add_levels(model, data)
+    return model
 
 
 def _searched(train: Trajectories, config: FitConfig, max_contexts: int, seed: int) -> Structure | None:
@@ -142,10 +152,14 @@ def _searched(train: Trajectories, config: FitConfig, max_contexts: int, seed: i
         )
     if config.start != "search":
         return None
-    found = search_structure(train, max_contexts, wanted, sub_seed(seed, "search"))
+    found = _search(train, config, max_contexts, seed)
     if found is None and wanted is not None:
         raise FitError(f"fit.num_contexts={wanted}, but there is too little data to tell contexts apart; record more")
     return found
+
+
+def _search(data: Trajectories, config: FitConfig, max_contexts: int, seed: int) -> Structure | None:
+    return search_structure(data, max_contexts, config.num_contexts, sub_seed(seed, "search"), config.regions)
 
 
 def _revisited(runs: _Runs, train: Trajectories, config: FitConfig, reset: str | None) -> Revisit:
@@ -254,6 +268,16 @@ class _Runs:
                 "distillation.train_threshold and distillation.test_threshold"
             )
         return allowed[choose([self.results[i].score for i in allowed])]
+
+    def entries(self, best: int) -> list[dict[str, Any]]:
+        """Return the runs as the fit's report shows them."""
+        taken = self.results[best].model
+        equal = equally_good([run.score for run in self.results])
+        agreement = agreement_with(taken, [run.model for run in self.results], self.job.held_out)
+        return [
+            run.entry(number == best) | {"equally_good": number in equal, "agreement": agreement[number]}
+            for number, run in enumerate(self.results)
+        ]
 
     def _is_needless(self, start: Start) -> bool:
         """Return whether other heads explain all that state and action can, so that networks have nothing to add."""
@@ -449,7 +473,7 @@ def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str 
         )
 
 
-def _search_entry(structure: Structure | None) -> dict[str, Any]:
+def _search_entry(structure: Structure | None, model: ContextModel, train: Trajectories) -> dict[str, Any]:
     """Return what the fit's report says about the search."""
     if structure is None:
         return {}
@@ -459,6 +483,7 @@ def _search_entry(structure: Structure | None) -> dict[str, Any]:
         "num_features": len(structure.features),
         "evidence": structure.evidence,
         "regions": [float(share) for share in structure.regions],
+        "context_regions": shares_by_context(model, train, structure),
         "verdicts": verdicts,
         "cpu_time_s": structure.time_s,
     }

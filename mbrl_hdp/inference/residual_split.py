@@ -120,9 +120,7 @@ def _basis(rows: Rows) -> Float[np.ndarray, "m D"]:
     return np.stack(columns if len(columns) <= _MOST_COLUMNS else columns[: 1 + x.shape[1]], 1)
 
 
-def _evidence(
-    rows: Rows, basis: Float[np.ndarray, "m D"], weight: Float[np.ndarray, "m n"], floor: float
-) -> float:
+def _evidence(rows: Rows, basis: Float[np.ndarray, "m D"], weight: Float[np.ndarray, "m n"], floor: float) -> float:
     state = start_state(rows, weight, floor)
     if weight.shape[1] > 1:
         run(rows, basis, state, _EARLY_STEPS, _VOTES, _LEAVE)

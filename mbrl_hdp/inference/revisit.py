@@ -78,7 +78,7 @@ def revisit(
 
 
 def _is_due(look: Look, num_transitions: int, last: dict[str, Any] | None) -> bool:
-    """Return whether a search is worth its time: a division promises to gain, and more is known than at the last one."""
+    """Return whether a search is worth its time: a division promises a gain, and more is known than at the last one."""
     if look.gain < LEAST_GAIN:
         return False
     if last is None:

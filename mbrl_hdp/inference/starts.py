@@ -63,16 +63,23 @@ class Contexts:
 
     def chain(self, max_contexts: int, device: torch.device) -> ContextChain:
         """Return the chain in its slots; the other slots are never entered, and left for any."""
-        places = self._places
-        initial, transition = np.zeros(max_contexts), np.full((max_contexts, max_contexts), 1.0 / max_contexts)
-        initial[places] = 1.0 / self.num_contexts
-        transition[places] = 0.0
-        transition[np.ix_(places, places)] = self.transition
-        return ContextChain(*(torch.as_tensor(x, dtype=torch.float32, device=device) for x in (initial, transition)))
+        first = np.full(self.num_contexts, 1.0 / self.num_contexts)
+        own = ContextChain(*(torch.as_tensor(x, dtype=torch.float32, device=device) for x in (first, self.transition)))
+        return placed_chain(own, torch.as_tensor(self._places, device=device), max_contexts)
 
     @property
     def _places(self) -> Int[np.ndarray, " k"]:
         return np.arange(self.num_contexts) if self.places is None else self.places
+
+
+def placed_chain(chain: ContextChain, places: Int[Tensor, " k"], max_contexts: int) -> ContextChain:
+    """Return a chain in given slots; the other slots are never entered, and left for any."""
+    initial = chain.initial.new_zeros(max_contexts)
+    transition = chain.initial.new_full((max_contexts, max_contexts), 1.0 / max_contexts)
+    initial[places] = chain.initial
+    transition[places] = 0.0
+    transition[places[:, None], places] = chain.transition
+    return ContextChain(initial, transition)
 
 
 @dataclass(frozen=True)
