@@ -70,7 +70,8 @@ def fit(
         max_contexts: upper bound on the number of contexts; too large costs time, not quality.
         seed: seed of the fit; the same data, settings and seed give the same model.
         config: recipe, budget, learning rates, schedules, restarts and early stopping.
-        warm_start: go on from this model's posterior (its parts and max_contexts are taken over).
+        warm_start: go on from this model's posterior (its parts and max_contexts are taken over). Contexts are added or
+            removed where its residuals say so and held-out episodes agree (docs/contexts.md).
         reset: with `warm_start`: "chain" keeps the networks and opens the chain again, so that new contexts can move
             into free slots.
         dt: seconds per step, for transition models that integrate positions.
@@ -129,11 +130,11 @@ def fit(
         runs=runs.entries(best),
         polish=polish,
         search=found,
-        fit_time_s=time.perf_counter() - started,
     )
     model = model.to("cpu")
     if warm_start is None:
         add_levels(model, data)
+    model.report.fit_time_s = time.perf_counter() - started
     return model
 
 
@@ -167,11 +168,14 @@ def _revisited(runs: _Runs, train: Trajectories, config: FitConfig, reset: str |
     before = runs.warm_start
     if before is None or reset is not None or config.start != "search" or not runs.results:
         return Revisit()
+    if runs.results[0].model.num_contexts == config.num_contexts:
+        return Revisit()
     seed, most = runs.seed, before.task.max_contexts
     return revisit(
         runs.results[0].model,
         train,
         before.report.search,
+        runs.build.recipe.refit,
         search=lambda: _searched(train, config, most, seed),
         build=lambda part: runs.build.again(before, part),
         seed=sub_seed(seed, "look"),

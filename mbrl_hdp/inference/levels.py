@@ -90,17 +90,26 @@ def merge_levels(model: ContextModel, data: Trajectories) -> list[Level]:
         model: the model whose contexts are merged.
         data: episodes; a part of many is looked at.
     """
-    count = max(2, round(_MOST_TRANSITIONS * data.num_episodes / max(int(data.is_observed.sum()), 1)))
-    comparison = _Comparison(model, data.select(slice(0, count)))
-    groups: tuple[Group, ...] = tuple((context,) for context in range(model.num_contexts))
-    full = comparison.evidence(groups)
-    levels = [comparison.level(groups, full)]
+    comparison = _Comparison(model, _some_episodes(data))
+    groups = comparison.singles
+    levels = [comparison.level(groups)]
     while len(groups) > 1:
-        pairs = [(i, j) for i in range(len(groups)) for j in range(i + 1, len(groups))]
-        choices = [_merged(groups, *pair) for pair in pairs]
-        groups = max(choices, key=lambda choice: float(comparison.evidence(choice).sum()))
-        levels.append(comparison.level(groups, full))
+        groups = comparison.merged(groups)
+        levels.append(comparison.level(groups))
     return levels
+
+
+def best_merge(model: ContextModel, data: Trajectories) -> Level:
+    """Return the level with one context fewer than a model of two or more has."""
+    comparison = _Comparison(model, _some_episodes(data))
+    return comparison.level(comparison.merged(comparison.singles))
+
+
+def _some_episodes(data: Trajectories) -> Trajectories:
+    """Return episodes, spread over all, with about `_MOST_TRANSITIONS` transitions."""
+    count = round(_MOST_TRANSITIONS * data.num_episodes / max(int(data.is_observed.sum()), 1))
+    chosen = np.linspace(0, data.num_episodes - 1, min(max(count, 2), data.num_episodes)).round().astype(int)
+    return data.select(chosen)
 
 
 def _merged(groups: tuple[Group, ...], first: int, second: int) -> tuple[Group, ...]:
@@ -113,6 +122,7 @@ class _Comparison:
 
     def __init__(self, model: ContextModel, data: Trajectories) -> None:
         self.model = model
+        self.singles: tuple[Group, ...] = tuple((context,) for context in range(model.num_contexts))
         self.data = EpisodeTensors.of(data, device=model.device)
         self.batch = self.data.batch()
         own = model.analyse(data)
@@ -123,13 +133,19 @@ class _Comparison:
         self.halves = [is_even, ~is_even] if len(self.data) >= _FEWEST_EPISODES else [is_even | ~is_even]
         self.columns: dict[Group, Tensor] = {}
         if not self.is_closed_form:
-            self.columns = {(context,): own.log_lik[..., context] for context in range(model.num_contexts)}
+            self.columns = {single: own.log_lik[..., single[0]] for single in self.singles}
 
-    def level(self, groups: tuple[Group, ...], full: Float[np.ndarray, " N"]) -> Level:
-        lost = full - self.evidence(groups)
+    def level(self, groups: tuple[Group, ...]) -> Level:
+        """Return a level with what it loses against all contexts."""
+        lost = self.evidence(self.singles) - self.evidence(groups)
         error = float(lost.std()) * np.sqrt(len(lost)) / self.data.num_transitions
         is_approximate = not self.is_closed_form and len(groups) < self.model.num_contexts
         return Level(groups, float(lost.sum()) / self.data.num_transitions, error, is_approximate)
+
+    def merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        """Merge the two groups that lose least."""
+        pairs = itertools.combinations(range(len(groups)), 2)
+        return max((_merged(groups, *pair) for pair in pairs), key=lambda choice: float(self.evidence(choice).sum()))
 
     def evidence(self, groups: tuple[Group, ...]) -> Float[np.ndarray, " N"]:
         """Return the log evidence of every episode if the contexts of a group are one."""
@@ -191,6 +207,13 @@ def grouped_chain(starts: Float[Tensor, " k"], moves: Float[Tensor, "k k"], grou
     counts = member.T @ moves @ member + 1e-6 * torch.eye(len(groups), dtype=starts.dtype, device=starts.device)
     initial = member.T @ starts
     return ContextChain(initial / initial.sum(), counts / counts.sum(-1, keepdim=True))
+
+
+def one_fewer(model: ContextModel, data: Trajectories) -> ContextModel:
+    """Return a model of one context fewer, its heads not trained on."""
+    again = copy.deepcopy(model)
+    add_levels(again, data)
+    return _merged_model(again, read_levels(again.report.levels), 1)
 
 
 def at_level(model: ContextModel, num_contexts: int, data: Trajectories | None = None) -> ContextModel:

@@ -1,4 +1,4 @@
-"""A quick look at a fitted model: would one of its contexts be better as two, and is one of them not needed?"""
+"""A quick look at a fitted model: would one of its contexts be better as two, or two of them as good as one?"""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.levels import best_merge
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.residuals import own_residuals
 from mbrl_hdp.inference.search.em import run, start_state
 from mbrl_hdp.inference.search.rows import Rows, make_rows
 from mbrl_hdp.inference.search.search import FLOOR, SHARP_FLOOR
 from mbrl_hdp.inference.search.starts import signed_splits
-from mbrl_hdp.probability.hmm import Smoothed, smooth
 from mbrl_hdp.seeding import numpy_generator
-from mbrl_hdp.types import ContextChain
 
 # Transitions that divisions are tried on, at most, and the fewest of a context.
 _MOST_ROWS = 2000
@@ -29,7 +27,7 @@ _MOST_COLUMNS = 40
 # Early steps of a division: a step's evidence counts at most so much, and a context is left so rarely.
 _VOTES, _LEAVE = 1.0, 1e-2
 _EARLY_STEPS, _FREE_STEPS = 6, 12
-# A context is not needed where its removal loses less than this per step, within so many standard errors of nothing.
+# Two contexts are one where merging them loses less than this per step, and less than so many standard errors.
 _LEAST_LOSS = 0.005
 _ERRORS = 3.0
 
@@ -40,12 +38,12 @@ class Look:
 
     Attributes:
         gains: evidence per step that two heads in place of one would gain in each context.
-        needless: the context without which the model explains the data as well; None where all are needed.
+        merge: the two contexts that would be as good as one; None where all are needed.
         cpu_time_s: processor seconds that it took.
     """
 
     gains: Float[np.ndarray, " k"]
-    needless: int | None
+    merge: tuple[int, ...] | None
     cpu_time_s: float
 
     @property
@@ -55,11 +53,11 @@ class Look:
 
 
 def look_at(model: ContextModel, data: Trajectories, seed: int = 0) -> Look:
-    """Look for contexts to divide or to remove; a few tenths of a second a context, whatever the size of the data."""
+    """Look for contexts to divide or to merge; a few tenths of a second a context, whatever the size of the data."""
     started = time.process_time()
     part = _some_episodes(data, seed)
     found = model.analyse(part)
-    return Look(_split_gains(model, found), _needless(found, model.chain), time.process_time() - started)
+    return Look(_split_gains(model, found), _merge(model, part), time.process_time() - started)
 
 
 def _some_episodes(data: Trajectories, seed: int) -> Trajectories:
@@ -127,28 +125,10 @@ def _evidence(rows: Rows, basis: Float[np.ndarray, "m D"], weight: Float[np.ndar
     return float(run(rows, basis, state, _FREE_STEPS, tolerance=1e-3).evidence.sum())
 
 
-def _needless(found: Analysis, chain: ContextChain) -> int | None:
-    """Return the context whose removal loses least, if that is next to nothing."""
-    num_contexts = len(chain.initial)
-    if num_contexts == 1:
+def _merge(model: ContextModel, data: Trajectories) -> tuple[int, ...] | None:
+    """Return the two contexts whose merging loses least, if that is next to nothing."""
+    if model.num_contexts == 1:
         return None
-    num_rows = max(int(found.data.is_observed.sum()), 1)
-    losses = [
-        found.log_likelihood - smoothed_without(found, chain, context).log_evidence.double().cpu().numpy()
-        for context in range(num_contexts)
-    ]
-    context = int(np.argmin([loss.sum() for loss in losses]))
-    loss = losses[context]
-    chance = _ERRORS * float(loss.std()) * np.sqrt(len(loss))
-    return context if loss.sum() < min(_LEAST_LOSS * num_rows, max(chance, 1.0)) else None
-
-
-def smoothed_without(found: Analysis, chain: ContextChain, context: int) -> Smoothed:
-    """Return what the model says about the data without one of its contexts."""
-    others = torch.as_tensor([k for k in range(len(chain.initial)) if k != context], device=chain.initial.device)
-    initial, transition = chain.initial[others], chain.transition[others][:, others]
-    reduced = ContextChain(
-        initial / initial.sum().clamp_min(1e-12), transition / transition.sum(-1, keepdim=True).clamp_min(1e-12)
-    )
-    lengths = torch.as_tensor(found.data.lengths, device=chain.initial.device)
-    return smooth(reduced, found.log_lik[..., others], lengths)
+    level = best_merge(model, data)
+    (pair,) = [group for group in level.groups if len(group) == 2]
+    return pair if level.loss < min(_LEAST_LOSS, _ERRORS * level.error) else None

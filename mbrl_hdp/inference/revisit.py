@@ -1,9 +1,9 @@
 """Refits may change the contexts: candidates with one more or one fewer than the model that is gone on from.
 
-A refit goes on from the contexts of a model, and distillation only removes. So after every refit a quick look at its
-residuals (`residual_split`) decides whether to try more: without a context that is not needed, and, where two heads in
-place of one would gain evidence, from what the structure search finds in the data as it is now. Held-out episodes
-choose among these and the plain refit.
+A refit goes on from the contexts of a model, and distillation only removes. So after every refit a quick look at it
+(`residual_split`) decides whether to try more: with two contexts merged, where they are as good as one, and, where two
+heads in place of one would gain evidence, from what the structure search finds in the data as it is now. Held-out
+episodes choose among these and the plain refit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
 
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.inference.levels import one_fewer
 from mbrl_hdp.inference.model import ContextModel, Part
-from mbrl_hdp.inference.residual_split import Look, look_at, smoothed_without
-from mbrl_hdp.inference.schedule import SEARCHED
+from mbrl_hdp.inference.residual_split import Look, look_at
+from mbrl_hdp.inference.schedule import SEARCHED, Schedule
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.features import MOST_FEATURES
 from mbrl_hdp.inference.starts import Contexts, Start
@@ -53,7 +54,13 @@ class Revisit:
 
 
 def revisit(
-    model: ContextModel, data: Trajectories, before: dict[str, Any], search: Search, build: Build, seed: int
+    model: ContextModel,
+    data: Trajectories,
+    before: dict[str, Any],
+    schedule: Schedule,
+    search: Search,
+    build: Build,
+    seed: int,
 ) -> Revisit:
     """Return the candidates that compete with a plain refit.
 
@@ -61,6 +68,7 @@ def revisit(
         model: the plain refit.
         data: episodes that it was trained on.
         before: `report.search` of the model before it.
+        schedule: schedule of a refit.
         search: runs the structure search on the data.
         build: returns a fresh model with a given transition model.
         seed: seed of the choice of episodes that are looked at.
@@ -68,12 +76,13 @@ def revisit(
     look = look_at(model, data, seed)
     size = int(data.is_observed.sum())
     last = before.get("last_search")
-    starts = [] if look.needless is None else [_without(model, data, look.needless)]
+    part = model.parts.dynamics
+    starts = [] if look.merge is None else [Start("one fewer", part, schedule, model=one_fewer(model, data))]
     structure = search() if _is_due(look, size, last) else None
     if structure is not None:
         starts.append(_regrouped(model, data, structure, build))
         last = {"gain": look.gain, "num_transitions": size}
-    entry = {"look": {"gain": look.gain, "needless": look.needless, "cpu_time_s": look.cpu_time_s}, "last_search": last}
+    entry = {"look": {"gain": look.gain, "merge": look.merge, "cpu_time_s": look.cpu_time_s}, "last_search": last}
     return Revisit(starts, structure, entry)
 
 
@@ -84,18 +93,6 @@ def _is_due(look: Look, num_transitions: int, last: dict[str, Any] | None) -> bo
     if last is None:
         return True
     return bool(look.gain > _GROWTH * last["gain"] or num_transitions >= _GROWTH * last["num_transitions"])
-
-
-def _without(model: ContextModel, data: Trajectories, context: int) -> Start:
-    """Return the candidate without one of the model's contexts; the others stay in their slots."""
-    found = smoothed_without(model.analyse(data), model.chain, context)
-    counts = found.expected_transitions.double().cpu().numpy() + np.eye(model.num_contexts - 1)
-    contexts = Contexts(
-        found.marginals.double().cpu().numpy() * data.is_observed[..., None],
-        counts / counts.sum(-1, keepdims=True),
-        np.delete(model.slots.cpu().numpy(), context),
-    )
-    return Start("one fewer", model.parts.dynamics, SEARCHED, contexts, model)
 
 
 def _regrouped(model: ContextModel, data: Trajectories, structure: Structure, build: Build) -> Start:

@@ -65,7 +65,7 @@ def advise(found: Found) -> Advice:
 def _assurance(found: Found) -> tuple[str, str]:
     """Return level and reason where nothing speaks against the contexts."""
     halves = found["half_agreement"]
-    if not halves:
+    if len(halves) < 2:
         return FAIRLY_SURE, "but the search was not repeated on halves of the episodes (fit.halves_within_s)"
     regions = [share for share in found["regions"] if share is not None and share > _REGION]
     if regions:

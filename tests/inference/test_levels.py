@@ -8,7 +8,7 @@ import torch
 
 import mbrl_hdp
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.inference.levels import Level, grouped_chain, merge_levels, read_levels
+from mbrl_hdp.inference.levels import Level, add_levels, grouped_chain, merge_levels, read_levels
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.scoring import align
 from tests.inference.test_fit import weak_prior, world
@@ -116,12 +116,20 @@ def test_levels_that_are_not_there(model, data):
 
 
 def test_networks_keep_the_better_head_and_say_so(data):
-    config = FitConfig(num_contexts=3, num_steps=150, polish_steps=20, learning_rate=2e-2, halves_within_s=0.0)
-    model = mbrl_hdp.fit(data, weak_prior(), dynamics="delta_mlp", max_contexts=4, config=config, progress=False)
+    config = FitConfig(start="random", num_steps=15, num_restarts=1, polish_steps=0)
+    model = mbrl_hdp.fit(data, weak_prior(), dynamics="delta_mlp", max_contexts=3, config=config, progress=False)
+    model.is_active = torch.ones(3, dtype=torch.bool)
+    model.extract()
+    assert model.num_contexts == 3
+    add_levels(model, data)
     two = read_levels(model.report.levels)[1]
     assert two.is_approximate
-    rough, trained = model.at_level(2), model.at_level(2, data)
-    assert rough.num_contexts == trained.num_contexts == 2
+    rough = model.at_level(2)
+    (pair,) = [group for group in two.groups if len(group) == 2]
+    place = rough.slots[two.groups.index(pair)]
+    weights = next(model.dynamics.parameters())
+    assert any(torch.equal(next(rough.dynamics.parameters())[place], weights[member]) for member in pair)
+    trained = model.at_level(2, data)
     assert trained.log_likelihood(data).sum() > rough.log_likelihood(data).sum()
 
 
