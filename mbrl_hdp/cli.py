@@ -86,7 +86,7 @@ def fit(words: list[str]) -> int:
     outcome = run_job(job)
     from mbrl_hdp.report.fit_report import write_fit_report
 
-    print(write_fit_report(outcome.model, outcome.analysis, job.out, outcome.columns.obs))
+    print(write_fit_report(outcome.model, outcome.analysis, job.out, outcome.columns.obs, outcome.columns.act))
     return 0
 
 

@@ -36,6 +36,9 @@ class TrainFitConfig(FitConfig):
     recipe: str | None = setting(None, "set recipe instead")  # type: ignore[assignment]
     num_steps: int | None = setting(None, "set budget.warm_model_steps, budget.model_steps")  # type: ignore[assignment]
     batch_size: int | None = setting(None, "set budget.model_batch instead")  # type: ignore[assignment]
+    start: str | None = setting(  # type: ignore[assignment]
+        None, "search or random; null: as in `fit`, random with profile=smoke", choices=("search", "random")
+    )
     num_restarts: int | None = setting(  # type: ignore[assignment]
         None, "runs of the first fit; null: as in `fit`, 1 with profile=smoke", at_least=1
     )
@@ -67,7 +70,7 @@ def _filled(config: MainConfig, decided: dict[str, Any]) -> FitConfig:
     """Return `fit.*` with nothing left open: what is decided, then what the user set, then the defaults of `fit`."""
     standard = FitConfig(recipe=config.recipe)
     if config.profile == "smoke":
-        standard.num_restarts, standard.polish_steps = 1, 0
+        standard.start, standard.num_restarts, standard.polish_steps = "random", 1, 0
     given = {f.name: getattr(config.fit, f.name) for f in dataclasses.fields(FitConfig)}
     given = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(standard, **given | decided)

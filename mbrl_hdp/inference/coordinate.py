@@ -73,6 +73,8 @@ class CoordinateTrainer(Trainer):
         return RunLength(number, is_stopped=num_still >= 2)
 
     def _move_chain(self, log_lik: Float[Tensor, "N T n"]) -> None:
+        if self.prior.max_contexts == 1:
+            return
         scale = ElboScale(len(self.data), self.data.num_transitions, keep=self._mask_or_none())
         prior = self._natural_prior()
         for _ in range(_CHAIN_STEPS):

@@ -37,7 +37,9 @@ _MOST_TRANSITIONS = 4000
 _FEWEST_EPISODES = 4
 # Pseudo-counts a row behind the chain of a level, at least.
 _LEAST_STRENGTH = 1000.0
+# Steps that the networks of a level are trained on.
 _SHORT = 200
+_OF_ALL_CONTEXTS = ("context_regions", "half_agreement")
 
 Group = tuple[int, ...]
 
@@ -257,7 +259,9 @@ def _merged_model(model: ContextModel, levels: list[Level], number: int) -> Cont
         small.is_active[places] = True
     small.extract()
     rest = [dataclasses.asdict(each.coarser_than(level)) for each in levels[number:]]
-    small.report = dataclasses.replace(model.report, levels=rest)
+    # What was found about the contexts does not hold for merged ones.
+    search = {key: value for key, value in model.report.search.items() if key not in _OF_ALL_CONTEXTS}
+    small.report = dataclasses.replace(model.report, levels=rest, search=search)
     small.level_heads = {name: value[number:] for name, value in model.level_heads.items() if number < len(value)}
     return small
 

@@ -77,7 +77,9 @@ def revisit(
     size = int(data.is_observed.sum())
     last = before.get("last_search")
     part = model.parts.dynamics
-    starts = [] if look.merge is None else [Start("one fewer", part, schedule, model=one_fewer(model, data))]
+    starts = (
+        [] if look.merge is None else [Start("one fewer", part, schedule, is_refit=True, model=one_fewer(model, data))]
+    )
     structure = search() if _is_due(look, size, last) else None
     if structure is not None:
         starts.append(_regrouped(model, data, structure, build))

@@ -83,7 +83,8 @@ class FitConfig:
     )
     start: str = setting(
         "search",
-        "search: from the contexts that a structure search finds, beside random heads; random: random heads only",
+        "search: from the contexts that a structure search finds, beside random heads, in closed form where the heads "
+        "have one (sparse, linear); random: random heads, gradients throughout",
         choices=("search", "random"),
     )
     num_contexts: int | None = setting(

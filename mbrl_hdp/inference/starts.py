@@ -90,14 +90,16 @@ class Start:
         name: where it starts, for reports.
         dynamics: the transition model.
         schedule: when what happens in a training by gradients.
-        contexts: contexts to start from; None starts from random heads.
-        model: model to go on from; None starts from a fresh one.
+        contexts: contexts to start from; None starts from random heads, or from those of a model that is refitted.
+        is_refit: go on from a model as it is.
+        model: model to go on from in place of a fresh one.
     """
 
     name: str
     dynamics: Part
     schedule: Schedule
     contexts: Contexts | None = None
+    is_refit: bool = False
     model: ContextModel | None = None
 
 

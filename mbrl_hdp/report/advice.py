@@ -131,7 +131,7 @@ def _little_data(found: Found) -> Iterator[tuple[str, str]]:
     steps = found["num_transitions"]
     fewest = min(found["stationary"]) * steps
     has_networks = found["parts"]["dynamics"] not in ("linear", "sparse")
-    remedy = "record more" + (", or dynamics=linear for a small log" if has_networks else "")
+    remedy = "record more" + ("" if not has_networks else ", or dynamics=linear for a small log")
     if fewest < _FEW_STEPS_A_CONTEXT:
         yield f"some context has only about {fewest:.0f} steps of data", remedy
     elif steps < _FEW_STEPS and has_networks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,8 @@ class FitSummary:
         regions: share of the entropy of leaving every context that state and action explain; None where unknown.
         levels: the tree of merges, the model's own contexts first: groups of contexts, evidence lost per step, its
             standard error; empty where none was computed.
+        search: what the structure search found, and which runs were not needed; empty without a search.
+        equations: what every context does to each column, where the transition model can be written down.
         num_episodes: episodes of the data.
         num_transitions: observed transitions of the data.
         truth: scores against the truth; None where it is unknown.
@@ -90,6 +93,8 @@ class FitSummary:
     levels: list[dict[str, Any]]
     num_episodes: int
     num_transitions: int
+    search: dict[str, Any]
+    equations: list[list[str]]
     truth: Truth | None
     seed: int
     wall_time_s: float
@@ -120,16 +125,25 @@ class FitSummary:
 
     def text(self) -> str:
         """Return the printed summary."""
-        blocks = [_found(self), _contexts(self), _how_sure(self), _levels(self), _truth(self), _what_to_change(self)]
+        blocks = [
+            _found(self),
+            _contexts(self),
+            _what_they_do(self),
+            _how_sure(self),
+            _levels(self),
+            _truth(self),
+            _what_to_change(self),
+        ]
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def summarise(model: ContextModel, found: Analysis) -> FitSummary:
+def summarise(model: ContextModel, found: Analysis, names: Sequence[str] = ()) -> FitSummary:
     """Sum up a fitted model and what it says about the data it was learned from (or any other of the same columns).
 
     Args:
         model: the fitted model.
         found: `model.analyse(data)`.
+        names: what the columns of observations and actions are called.
     """
     data = found.data
     parts = {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")}
@@ -157,11 +171,19 @@ def summarise(model: ContextModel, found: Analysis) -> FitSummary:
         log_likelihood=found.log_likelihood_per_step,
         levels=model.report.levels,
         num_episodes=data.num_episodes,
+        search=model.report.search,
+        equations=_equations(model, names),
         truth=compare(model, found),
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
         advice=advise({**known, "row_concentration": row_concentration}),
     )
+
+
+def _equations(model: ContextModel, names: Sequence[str]) -> list[list[str]]:
+    """Return what the contexts do, where the transition model can say it in equations."""
+    write = getattr(model.dynamics, "equations", None)
+    return write(model.slots, list(names) or None) if callable(write) else []
 
 
 def slot_mass(model: ContextModel) -> Float[np.ndarray, " K"]:
@@ -224,6 +246,15 @@ def _contexts(summary: FitSummary) -> list[str]:
     return lines
 
 
+def _what_they_do(summary: FitSummary) -> list[str]:
+    if not summary.equations:
+        return []
+    lines = ["What each context does in a step:"]
+    for number, equations in enumerate(summary.equations):
+        lines += [f"  context {number}", *(f"    {line}" for line in equations)]
+    return lines
+
+
 def _how_sure(summary: FitSummary) -> list[str]:
     dropped = [mass for slot, mass in enumerate(summary.slot_mass) if slot not in summary.slots]
     scored = "held-out" if summary.num_episodes >= 5 else "training (too few episodes to hold any out)"
@@ -236,7 +267,7 @@ def _how_sure(summary: FitSummary) -> list[str]:
         )
     for number, run in enumerate(summary.runs, 1):
         lines.append(
-            f"  run {number} ({run['schedule']}): {run['num_contexts']} contexts, {scored} log-likelihood per step "
+            f"  run {number} ({_run_name(run)}): {run['num_contexts']} contexts, {scored} log-likelihood per step "
             f"{run['held_out_log_likelihood']:.3f}, prediction error {run['held_out_rmse']:.3f}"
             + ("  <- taken" if run["taken"] else f", labels agree {run.get('agreement', math.nan):.2f}")
         )
@@ -245,8 +276,16 @@ def _how_sure(summary: FitSummary) -> list[str]:
         lines.append(f"  labels agree {listed} with those of searches on each half of the episodes")
     if summary.half_agreement or len(summary.runs) > 1:
         lines.append("  (agreement: adjusted Rand index; 1: the same labels, 0: chance)")
+    if "num_contexts" in summary.search:
+        lines.append(f"  the structure search found {summary.search['num_contexts']} before these runs")
+    if summary.search.get("skipped"):
+        lines.append(f"  not needed: {', '.join(summary.search['skipped'])}; the runs above leave nothing to explain")
     lines.append(f"  mean posterior probability of the most likely context of a step: {summary.certainty:.3f}")
     return lines
+
+
+def _run_name(run: dict[str, Any]) -> str:
+    return f"{run['dynamics']}, {run['schedule']}" if "dynamics" in run else str(run["schedule"])
 
 
 def _levels(summary: FitSummary) -> list[str]:

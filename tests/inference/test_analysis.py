@@ -36,7 +36,7 @@ def fitted():
     for t in range(20):
         push = np.where(context[:, t] == 0, 1.0, -0.5)[:, None]
         obs[:, t + 1] = 0.9 * obs[:, t] + push * act[:, t] + 0.05 * rng.normal(size=(6, 2))
-    config = FitConfig(num_steps=30, num_restarts=1, polish_steps=5)
+    config = FitConfig(start="random", num_steps=30, num_restarts=1, polish_steps=5)
     model = fit(Trajectories(obs, act), dynamics="linear", max_contexts=3, config=config, progress=False)
     obs[1, 7] = np.nan
     lengths = np.array([20, 20, 13, 20, 1, 8])

@@ -7,8 +7,8 @@ from mbrl_hdp import FitConfig, Trajectories, fit
 from mbrl_hdp.errors import DataError, FitError
 from mbrl_hdp.inference.scoring import align
 
-QUICK = FitConfig(num_steps=40, num_restarts=1, polish_steps=10, batch_size=50, learning_rate=0.05)
-LONGER = FitConfig(num_steps=200, num_restarts=3, polish_steps=20, learning_rate=0.05)
+QUICK = FitConfig(start="random", num_steps=40, num_restarts=1, polish_steps=10, batch_size=50, learning_rate=0.05)
+LONGER = FitConfig(start="random", num_steps=200, num_restarts=3, polish_steps=20, learning_rate=0.05)
 
 
 def two_regimes(num_episodes=12, num_steps=40, seed=0):

@@ -76,4 +76,10 @@ def test_missing_steps_do_not_count(data):
     model = mbrl_hdp.fit(holed, weak_prior(), dynamics="linear", max_contexts=3, seed=1, progress=False)
     assert model.num_contexts == 2
     batch = EpisodeTensors.of(holed).batch()
-    assert float(step_log_lik(model.dynamics, batch)[3, 12].abs().max()) == 0.0
+    assert float(step_log_lik(model.dynamics, batch)[3, 12].detach().abs().max()) == 0.0
+
+
+def test_one_slot_has_no_chain_to_learn(data):
+    model = mbrl_hdp.fit(data, dynamics="linear", max_contexts=1, progress=False)
+    assert model.num_contexts == 1
+    np.testing.assert_array_equal(model.transition, [[1.0]])

@@ -25,7 +25,9 @@ from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.probability import batched, passes
 from mbrl_hdp.types import TaskSpec
 
-QUICK = FitConfig(num_steps=12, polish_steps=4, batch_size=6, num_restarts=1, patience=50, check_every=3)
+QUICK = FitConfig(
+    start="random", num_steps=12, polish_steps=4, batch_size=6, num_restarts=1, patience=50, check_every=3
+)
 AWAY = torch.device("meta")
 aten = torch.ops.aten
 # A CUDA tensor may be indexed by CPU indices, and written to from the CPU.

@@ -39,7 +39,7 @@ def data():
 
 
 def fitted(data, **changes):
-    config = FitConfig(**BUDGET | changes)
+    config = FitConfig(start="random", **BUDGET | changes)
     return mbrl_hdp.fit(data, dynamics="linear", max_contexts=2, seed=1, config=config, progress=False)
 
 
@@ -129,7 +129,7 @@ PARTS = (("prior", "hdp"), ("dynamics", "linear"), ("distillation", "stationary"
 
 
 def trainer_of(model, data, schedule=TEMPERED, **changes):
-    config = FitConfig(num_steps=30, batch_size=20, **changes)
+    config = FitConfig(start="random", num_steps=30, batch_size=20, **changes)
     generator = torch.Generator().manual_seed(0)
     parts = model.prior, model.dynamics, model.distillation
     return Trainer(*parts, EpisodeTensors.of(data), config, schedule, generator)

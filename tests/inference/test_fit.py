@@ -20,8 +20,8 @@ from mbrl_hdp.inference.trainer import Trainer
 from mbrl_hdp.seeding import numpy_generator
 from mbrl_hdp.types import TaskSpec
 
-QUICK = FitConfig(num_steps=150, polish_steps=40, batch_size=40, num_restarts=1, learning_rate=2e-2)
-LONGER = FitConfig(polish_steps=40, num_restarts=1)
+QUICK = FitConfig(start="random", num_steps=150, polish_steps=40, batch_size=40, num_restarts=1, learning_rate=2e-2)
+LONGER = FitConfig(start="random", polish_steps=40, num_restarts=1)
 STAY = np.array([[0.90, 0.06, 0.04], [0.08, 0.86, 0.06], [0.10, 0.10, 0.80]])
 PUSH = np.array([1.0, -0.8, 0.2])
 
@@ -97,7 +97,7 @@ def test_fit_leaves_the_global_generator_alone(data):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    quick = FitConfig(num_steps=2, polish_steps=2, num_restarts=1)
+    quick = FitConfig(start="random", num_steps=2, polish_steps=2, num_restarts=1)
     mbrl_hdp.fit(data, dynamics="linear", max_contexts=2, config=quick, progress=False)
     assert torch.equal(torch.rand(3), expected)
 
@@ -113,7 +113,7 @@ def test_the_chain_is_settled_on_all_data_at_the_end(data):
 
 def test_held_out_episodes_are_not_trained_on(data):
     """Another order of the held-out episodes leaves every number that training sees as it was."""
-    quick = FitConfig(num_steps=30, polish_steps=0, num_restarts=1, batch_size=20, holdout=0.25)
+    quick = FitConfig(start="random", num_steps=30, polish_steps=0, num_restarts=1, batch_size=20, holdout=0.25)
     train, held_out = _hold_out(data, quick.holdout, seed=4)
     is_held_out = np.array([(held_out.obs == episode).all((1, 2)).any() for episode in data.obs])
     assert (train.num_episodes, held_out.num_episodes, is_held_out.sum()) == (60, 20, 20)
@@ -163,7 +163,7 @@ def test_ragged_episodes_with_missing_samples(model):
     lengths = np.full(12, 40)
     lengths[3] = 17
     holey = mbrl_hdp.Trajectories(obs, test.act, lengths, context=test.context, allow_missing=True)
-    quick = FitConfig(num_steps=120, polish_steps=20, num_restarts=1, learning_rate=2e-2)
+    quick = FitConfig(start="random", num_steps=120, polish_steps=20, num_restarts=1, learning_rate=2e-2)
     fitted = mbrl_hdp.fit(holey, dynamics="linear", max_contexts=2, config=quick, progress=False)
     probs = fitted.smooth(holey)
     assert np.isnan(probs[3, 17:]).all()
@@ -186,12 +186,20 @@ class TestWarmStart:
 
     def test_the_old_model_is_left_alone(self, data, model):
         before = copy.deepcopy(model.state_dict())
-        mbrl_hdp.fit(data, seed=3, config=FitConfig(num_steps=5, polish_steps=2), warm_start=model, progress=False)
+        mbrl_hdp.fit(
+            data,
+            seed=3,
+            config=FitConfig(start="random", num_steps=5, polish_steps=2),
+            warm_start=model,
+            progress=False,
+        )
         assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
     def test_reset_chain_learns_a_new_context_and_keeps_the_old_ones(self, model):
         more = world(120, 8, contexts=(0, 1, 2))
-        config = FitConfig(num_steps=200, polish_steps=40, batch_size=60, num_restarts=1, learning_rate=2e-2)
+        config = FitConfig(
+            start="random", num_steps=200, polish_steps=40, batch_size=60, num_restarts=1, learning_rate=2e-2
+        )
         grown = mbrl_hdp.fit(more, seed=0, config=config, warm_start=model, reset="chain", progress=False)
         assert grown.num_contexts == 3
         assert accuracy(grown, world(40, 98, contexts=(0, 1, 2))) > 0.93
@@ -216,7 +224,7 @@ def test_unknown_names_tell_the_nearest(data):
 
 def test_settings_reach_the_parts(data):
     config = load_registry().get("prior", "hdp").spec.config(row_concentration=7.0)
-    quick = FitConfig(num_steps=2, polish_steps=0, num_restarts=1)
+    quick = FitConfig(start="random", num_steps=2, polish_steps=0, num_restarts=1)
     fitted = mbrl_hdp.fit(data, Part("hdp", config), dynamics="linear", max_contexts=2, config=quick, progress=False)
     assert fitted.prior.row_concentration == 7.0
 
@@ -271,7 +279,7 @@ def pooled_trainer(data, num_steps, pool_until):
     parts = [Part(name, registry.get(kind, name).spec.config()) for kind, name in names.items()]
     model = build_model(ModelParts(*parts), TaskSpec(3, data.obs_dim, data.act_dim), registry)
     model.dynamics.set_normaliser(*(torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()))
-    config = FitConfig(num_steps=num_steps, learning_rate=2e-2)
+    config = FitConfig(start="random", num_steps=num_steps, learning_rate=2e-2)
     schedule = Schedule(pool_until=pool_until)
     generator = torch.Generator().manual_seed(0)
     pieces = model.prior, model.dynamics, model.distillation
@@ -311,7 +319,7 @@ class TestPooledStart:
     def test_contexts_that_differ_little_are_found(self):
         # A failing actuator with half its force: most of what happens is the same in both contexts.
         settings = fit_settings(5, 0, actuation=[1.0, 0.5], force=40.0, num_trajectories=100)
-        once = FitConfig(polish_steps=0, num_restarts=1)
+        once = FitConfig(start="random", polish_steps=0, num_restarts=1)
         fitted = mbrl_hdp.fit(episodes(settings), dynamics="cartpole", max_contexts=5, config=once, progress=False)
         assert fitted.num_contexts == 2
         assert accuracy(fitted, held_out_episodes(settings)) > 0.9

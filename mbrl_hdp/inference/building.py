@@ -1,0 +1,86 @@
+"""Build models from their parts: the untrained ones that the runs of a fit start from, and those that are loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.hooks import Registry
+from mbrl_hdp.inference.dynamics import ClosedFormDynamics
+from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
+from mbrl_hdp.inference.recipes import Recipe
+from mbrl_hdp.inference.schedule import FitConfig
+from mbrl_hdp.inference.search import Structure
+from mbrl_hdp.inference.starts import SeveralDynamics, Start, plan_starts
+from mbrl_hdp.seeding import sub_seed
+from mbrl_hdp.types import TaskSpec
+
+
+class Builder:
+    """Builds a fresh model for every run."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        data: Trajectories,
+        parts: tuple[str | Part, str | Part, str | Part],
+        max_contexts: int,
+        dt: float | None,
+        seed: int,
+        recipe: Recipe,
+    ) -> None:
+        self.registry, self.seed, self.recipe = registry, seed, recipe
+        self.sizes: dict[str, Any] = {
+            "max_contexts": max_contexts, "obs_dim": data.obs_dim, "act_dim": data.act_dim, "dt": dt
+        }  # fmt: skip
+        self.prior, dynamics, self.distillation = (
+            self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distillation"), parts, strict=True)
+        )
+        several = dynamics.config.candidates() if isinstance(dynamics.config, SeveralDynamics) else None
+        named = [(dynamics.name, dynamics.config)] if several is None else several
+        self.families = [Part(name, recipe.settle_dynamics(config)) for name, config in named]
+        self.rows = [torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()]
+
+    def _part(self, kind: str, part: str | Part) -> Part:
+        if isinstance(part, Part):
+            self.registry.get(kind, part.name)
+            return part
+        return Part(part, self.registry.get(kind, part).spec.config())
+
+    def starts(self, part: Part, structure: Structure | None, config: FitConfig) -> list[Start]:
+        """Return the candidates of one transition model."""
+        return plan_starts(part, self.has_closed_form(part), structure, config)
+
+    def has_closed_form(self, part: Part) -> bool:
+        """Return whether a transition model's heads have a closed form."""
+        task = TaskSpec(**self.sizes | {"max_contexts": 1}, seed=0)
+        return isinstance(self.registry.build_dynamics(part.name, task, part.config), ClosedFormDynamics)
+
+    def __call__(self, run: int, dynamics: Part) -> ContextModel:
+        """Build the untrained model of a run."""
+        task = TaskSpec(**self.sizes, seed=sub_seed(self.seed, "start", run))
+        return self._fresh(ModelParts(self.prior, dynamics, self.distillation), task)
+
+    def again(self, model: ContextModel, dynamics: Part) -> ContextModel:
+        """Build an untrained model like another one, with another transition model."""
+        return self._fresh(dataclasses.replace(model.parts, dynamics=dynamics), model.task)
+
+    def _fresh(self, parts: ModelParts, task: TaskSpec) -> ContextModel:
+        model = build_model(parts, task, self.registry)
+        if self.recipe.is_normalised:
+            model.dynamics.set_normaliser(*self.rows)
+        return model
+
+
+def build_model(parts: ModelParts, task: TaskSpec, registry: Registry) -> ContextModel:
+    """Build an untrained model from its parts."""
+    return ContextModel(
+        task,
+        registry.build_prior(parts.prior.name, task, parts.prior.config),
+        registry.build_dynamics(parts.dynamics.name, task, parts.dynamics.config),
+        registry.build_distillation(parts.distillation.name, task, parts.distillation.config),
+        parts,
+    )

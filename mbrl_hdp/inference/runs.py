@@ -1,0 +1,252 @@
+"""The runs of a fit: every candidate is trained and scored on held-out episodes, the best one is polished."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.errors import DivergenceError, FitError
+from mbrl_hdp.inference.agreement import agreement_with
+from mbrl_hdp.inference.building import Builder, build_model
+from mbrl_hdp.inference.choice import DIVERGED_ADVICE, HeldOutScore, choose, equally_good, held_out_score
+from mbrl_hdp.inference.coordinate import CoordinateTrainer
+from mbrl_hdp.inference.devices import seeded
+from mbrl_hdp.inference.dynamics import ClosedFormDynamics
+from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.inference.prior import StartablePrior
+from mbrl_hdp.inference.progress import FitProgress
+from mbrl_hdp.inference.recipes import Recipe
+from mbrl_hdp.inference.residuals import explainable_share
+from mbrl_hdp.inference.schedule import POLISH, FitConfig
+from mbrl_hdp.inference.starts import Start, plan_starts
+from mbrl_hdp.inference.trainer import Report, RunLength, Trainer
+from mbrl_hdp.inference.warm_up import warm_up
+from mbrl_hdp.seeding import sub_seed, torch_generator
+
+# Networks are not tried where they could explain less than this of what closed-form heads leave over.
+_LEAST_EXPLAINABLE = 0.03
+# One in so many steps of a run from random heads is added to lower its floors before runs are compared.
+_SHARPEN = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run is trained on, what early stopping looks at (None: its own) and the episodes that it is scored on."""
+
+    config: FitConfig
+    data: EpisodeTensors
+    aside: EpisodeTensors | None
+    held_out: Trajectories
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    start: Start
+    model: ContextModel
+    score: HeldOutScore
+    length: RunLength
+    time_s: float
+
+    def entry(self, is_taken: bool) -> dict[str, Any]:
+        """Return the run as the fit's report shows it."""
+        return {
+            "dynamics": self.start.dynamics.name,
+            "schedule": self.start.name,
+            "num_contexts": self.model.num_contexts,
+            "held_out_log_likelihood": self.score.log_likelihood,
+            "held_out_rmse": self.score.rmse,
+            "taken": is_taken,
+            "time_s": self.time_s,
+            **length_entry(self.length),
+        }
+
+
+@dataclass
+class Runs:
+    """The runs of a fit: trains candidates one after the other and leaves out those that cannot win."""
+
+    job: Job
+    build: Builder
+    warm_start: ContextModel | None
+    reset: str | None
+    seed: int
+    place: torch.device
+
+    def __post_init__(self) -> None:
+        self.results: list[Result] = []
+        self.skipped: list[str] = []
+        self._diverged: list[str] = []
+        self._number = 0
+
+    def take(self, start: Start, bar: FitProgress) -> None:
+        """Train a candidate, unless nothing is left for it to explain; one that diverges is left out."""
+        number, self._number = self._number, self._number + 1
+        if self._is_needless(start):
+            self.skipped.append(f"{start.dynamics.name} ({start.name})")
+            return
+        if start.model is not None:
+            model = copy.deepcopy(start.model).to(self.place)
+        elif self.warm_start is None:
+            model = self.build(number, start.dynamics).to(self.place)
+        else:
+            model = _continued(self.warm_start, self.reset, self.build).to(self.place)
+        began = time.perf_counter()
+        try:
+            length = _train(model, self.job, start, sub_seed(self.seed, "run", number), self.warm_start is None, bar)
+            score = held_out_score(model, self.job.held_out)
+        except DivergenceError as error:  # the other runs may do better
+            self._diverged.append(str(error))
+            return
+        bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+        self.results.append(Result(start, model, score, length, time.perf_counter() - began))
+
+    def choose(self) -> int:
+        """Return the number of the best run.
+
+        Raises:
+            DivergenceError: if every run diverged.
+            FitError: if no run has the number of contexts that was asked for.
+        """
+        if not self.results:
+            raise DivergenceError(f"every run diverged ({self._diverged[0]}); {DIVERGED_ADVICE}")
+        wanted = self.job.config.num_contexts if self.warm_start is None else None
+        allowed = [i for i, run in enumerate(self.results) if wanted in (None, run.model.num_contexts)]
+        if not allowed:
+            raise FitError(
+                f"fit.num_contexts={wanted}, but distillation left {self.results[0].model.num_contexts}: lower "
+                "distillation.train_threshold and distillation.test_threshold"
+            )
+        return allowed[choose([self.results[i].score for i in allowed])]
+
+    def entries(self, best: int) -> list[dict[str, Any]]:
+        """Return the runs as the fit's report shows them."""
+        equal = equally_good([run.score for run in self.results])
+        models = [run.model for run in self.results]
+        agreement = agreement_with(models[best], models, self.job.held_out)
+        return [
+            run.entry(number == best) | {"equally_good": number in equal, "agreement": agreement[number]}
+            for number, run in enumerate(self.results)
+        ]
+
+    def _is_needless(self, start: Start) -> bool:
+        """Return whether a candidate has nothing to add to the runs so far."""
+        if self.warm_start is not None or self.job.config.start != "search":
+            return False
+        return self._is_confirmed(start) or self._is_explained(start)
+
+    def _is_confirmed(self, start: Start) -> bool:
+        """Return whether a run from random heads already agreed with the one from the search, and did no better."""
+        same = [run for run in self.results if run.start.dynamics.name == start.dynamics.name]
+        found = [run for run in same if run.start.contexts is not None]
+        others = [run for run in same if run.start.contexts is None]
+        if start.contexts is not None or not found or not others:
+            return False
+        agree = all(run.model.num_contexts == found[0].model.num_contexts for run in others)
+        return agree and choose([run.score for run in (found[0], *others)]) == 0
+
+    def _is_explained(self, start: Start) -> bool:
+        """Return whether other heads explain all that state and action can, so that networks have nothing to add."""
+        others = [run for run in self.results if run.start.dynamics.name != start.dynamics.name]
+        if not others or self.build.has_closed_form(start.dynamics):
+            return False
+        best = others[choose([run.score for run in others])].model
+        return explainable_share(best, self.job.held_out) < _LEAST_EXPLAINABLE
+
+
+def _train(model: ContextModel, job: Job, start: Start, seed: int, from_scratch: bool, bar: FitProgress) -> RunLength:
+    """Train a candidate from where it starts."""
+    report = bar.start_run(start.name, job.config.num_steps)
+    with seeded(seed, job.data.device):
+        has_heads = start.contexts is not None or start.is_refit
+        kind = CoordinateTrainer if has_heads and _is_closed_form(model, job.config) else Trainer
+        generator = torch_generator(seed, "minibatch")
+        trainer = kind(model.prior, model.dynamics, model.distillation, job.data, job.config, start.schedule, generator)
+        trainer.keep = model.is_active.clone()
+        probability = None if start.contexts is None else _begin(trainer, start)
+        if isinstance(trainer, CoordinateTrainer):
+            length = trainer.run_from(probability, report, is_masking=job.config.num_contexts is None)
+        elif probability is not None:
+            model.dynamics.sharpen()  # the contexts are settled
+            num_steps = warm_up(trainer, probability, job.config.num_steps)
+            trainer.num_steps = max(1, job.config.num_steps // 2)
+            length = trainer.run(report, False, job.aside)
+            length = RunLength(num_steps + length.num_steps, length.is_stopped)
+        else:
+            length = trainer.run(report, from_scratch, job.aside)
+    model.is_active = trainer.keep
+    model.extract()
+    if from_scratch and start.contexts is None and job.config.start == "search":
+        # Runs are compared with their floors lowered, as the one from the search has them.
+        extra = polish(model, job, seed, report, job.config.num_steps // _SHARPEN)
+        length = RunLength(length.num_steps + extra.num_steps, length.is_stopped)
+    return length
+
+
+def _is_closed_form(model: ContextModel, config: FitConfig) -> bool:
+    """Return whether training takes the closed form of the heads; `start=random` is gradients throughout."""
+    return config.start == "search" and isinstance(model.dynamics, ClosedFormDynamics)
+
+
+def _begin(trainer: Trainer, start: Start) -> torch.Tensor:
+    """Set chain and kept slots to the contexts to start from; return their probability at every step."""
+    assert start.contexts is not None
+    size, device = trainer.prior.max_contexts, trainer.data.device
+    if isinstance(trainer.prior, StartablePrior):
+        trainer.prior.start_from(start.contexts.chain(size, device), trainer.config.start_strength)
+    trainer.keep = start.contexts.is_used(size, device)
+    return start.contexts.slots(size, device)
+
+
+def polish(model: ContextModel, job: Job, seed: int, report: Report, num_steps: int) -> RunLength:
+    """Train a model with its contexts settled: no slot comes or goes, noise floors fall.
+
+    Only the kept heads run, so this is cheap.
+    """
+    model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
+    model.dynamics.sharpen()
+    kind = CoordinateTrainer if _is_closed_form(model, job.config) else Trainer
+    with seeded(seed, job.data.device):
+        generator = torch_generator(seed, "minibatch")
+        parts = model.prior, model.dynamics, model.distillation
+        trainer = kind(*parts, job.data, job.config, POLISH, generator, num_steps)
+        trainer.keep = model.is_active.clone()
+        if isinstance(trainer, CoordinateTrainer) and num_steps > 0:
+            length = trainer.run_from(None, report, is_masking=False)
+        else:
+            length = trainer.run(report, from_scratch=False)
+        trainer.settle_chain()
+    model.extract()
+    return length
+
+
+def refits(warm_start: ContextModel, config: FitConfig, recipe: Recipe, reset: str | None) -> list[Start]:
+    """Return the runs that go on from a model."""
+    part = warm_start.parts.dynamics
+    if reset is None:
+        return [Start(recipe.refit.name, part, recipe.refit, is_refit=True)]
+    return plan_starts(part, False, None, config)
+
+
+def _continued(model: ContextModel, reset: str | None, build: Builder) -> ContextModel:
+    """Copy a model to go on from; `reset="chain"` opens every slot again and starts unused heads anew."""
+    again = copy.deepcopy(model)
+    if reset == "chain":
+        if build.recipe.is_prior_reset:
+            again.prior = build_model(again.parts, again.task, build.registry).prior
+        unused = (~again.is_active).nonzero().squeeze(-1)
+        again.dynamics.reset_slots(unused, torch_generator(build.seed, "reset"))
+        again.is_active = torch.ones_like(again.is_active)
+    return again
+
+
+def length_entry(length: RunLength) -> dict[str, Any]:
+    """Return a run's length as the fit's report shows it."""
+    return {"num_steps": length.num_steps, "stopped_early": length.is_stopped}
