@@ -45,6 +45,7 @@ class TrainFitConfig(FitConfig):
     polish_steps: int | None = setting(  # type: ignore[assignment]
         None, "further steps of the first fit's chosen run; null: as in `fit`, 0 with profile=smoke", at_least=0
     )
+    halves_within_s: float = setting(0.0, "as in `fit`; 0: never, since a run has no verdict", at_least=0.0)
 
 
 def check_fit(config: MainConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -61,7 +62,14 @@ class Builder:
     def __call__(self, run: int, dynamics: Part) -> ContextModel:
         """Build the untrained model of a run."""
         task = TaskSpec(**self.sizes, seed=sub_seed(self.seed, "start", run))
-        model = build_model(ModelParts(self.prior, dynamics, self.distillation), task, self.registry)
+        return self._fresh(ModelParts(self.prior, dynamics, self.distillation), task)
+
+    def again(self, model: ContextModel, dynamics: Part) -> ContextModel:
+        """Build an untrained model like another one, with another transition model."""
+        return self._fresh(dataclasses.replace(model.parts, dynamics=dynamics), model.task)
+
+    def _fresh(self, parts: ModelParts, task: TaskSpec) -> ContextModel:
+        model = build_model(parts, task, self.registry)
         if self.recipe.is_normalised:
             model.dynamics.set_normaliser(*self.rows)
         return model

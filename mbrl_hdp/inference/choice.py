@@ -49,6 +49,15 @@ def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
     away. Among the others, those whose likelihood is within two standard errors of the best count as equally good, and
     of these the simplest is taken.
     """
+    return min(equally_good(scores, tolerance), key=lambda i: (scores[i].num_contexts, -scores[i].log_likelihood))
+
+
+def equally_good(scores: list[HeldOutScore], tolerance: float = 0.05) -> list[int]:
+    """Return the runs that held-out data does not tell apart from the best one; see `choose`.
+
+    Raises:
+        DivergenceError: if every run diverged.
+    """
     rmse = np.array([score.rmse for score in scores])
     if not np.isfinite(rmse).any():
         raise DivergenceError(f"every run diverged; {DIVERGED_ADVICE}")
@@ -61,8 +70,7 @@ def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
         or _is_within_chance(scores[i].squared_errors - sharpest.squared_errors)
     ]
     best = max(good, key=lambda i: scores[i].log_likelihood)
-    equal = [i for i in good if _is_within_chance(scores[best].log_likelihoods - scores[i].log_likelihoods)]
-    return min(equal, key=lambda i: (scores[i].num_contexts, -scores[i].log_likelihood))
+    return [i for i in good if _is_within_chance(scores[best].log_likelihoods - scores[i].log_likelihoods)]
 
 
 def _is_within_chance(difference: Float[np.ndarray, " n"]) -> bool:

@@ -13,14 +13,17 @@ from mbrl_hdp.data.arrays import as_trajectories
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.agreement import half_agreement, shares_by_context
 from mbrl_hdp.inference.building import Builder, build_model
 from mbrl_hdp.inference.choice import HeldOutScore, choose, held_out_score
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
 from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.levels import add_levels
 from mbrl_hdp.inference.model import ContextModel, FitReport, Part
 from mbrl_hdp.inference.precision import check_precision
 from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import RECIPES
+from mbrl_hdp.inference.revisit import Revisit, revisit
 from mbrl_hdp.inference.runs import Job, Runs, length_entry, polish, refits
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search import Structure
@@ -63,7 +66,8 @@ def fit(
         max_contexts: upper bound on the number of contexts; too large costs time, not quality.
         seed: seed of the fit; the same data, settings and seed give the same model.
         config: recipe, budget, learning rates, schedules, restarts and early stopping.
-        warm_start: go on from this model's posterior (its parts and max_contexts are taken over).
+        warm_start: go on from this model's posterior (its parts and max_contexts are taken over). Contexts are added or
+            removed where its residuals say so and held-out episodes agree (docs/contexts.md).
         reset: with `warm_start`: "chain" keeps the networks and opens the chain again, so that new contexts can move
             into free slots.
         dt: seconds per step, for transition models that integrate positions.
@@ -102,6 +106,9 @@ def fit(
     with FitProgress(len(starts), len(starts) * config.num_steps + config.polish_steps, progress) as bar:
         for start in starts:
             runs.take(start, bar)
+        again = _revisited(runs, train, config)
+        for start in again.starts:
+            runs.take(start, bar)
         best = runs.choose()
         model = runs.results[best].model
         polished: dict[str, Any] = {}
@@ -111,16 +118,24 @@ def fit(
             length = polish(model, whole, sub_seed(seed, "polish"), report, config.polish_steps)
             bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
             polished = length_entry(length)
+    found = _search_entry(structure or again.structure, runs.skipped, model, train) | again.entry
+    if structure is not None and structure.time_s <= config.halves_within_s:
+        found["half_agreement"] = half_agreement(
+            model, train, lambda half: _search(half, config, max_contexts, seed), seed
+        )
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
         seed=seed,
-        runs=[result.entry(number == best) for number, result in enumerate(runs.results)],
+        runs=runs.entries(best),
         polish=polished,
-        search=_search_entry(structure, runs.skipped),
-        fit_time_s=time.perf_counter() - started,
+        search=found,
     )
-    return model.to("cpu")
+    model = model.to("cpu")
+    if warm_start is None:
+        add_levels(model, data)
+    model.report.fit_time_s = time.perf_counter() - started
+    return model
 
 
 def _searched(train: Trajectories, config: FitConfig, max_contexts: int, seed: int) -> Structure | None:
@@ -138,10 +153,33 @@ def _searched(train: Trajectories, config: FitConfig, max_contexts: int, seed: i
         )
     if config.start != "search":
         return None
-    found = search_structure(train, max_contexts, wanted, sub_seed(seed, "search"))
+    found = _search(train, config, max_contexts, seed)
     if found is None and wanted is not None:
         raise FitError(f"fit.num_contexts={wanted}, but there is too little data to tell contexts apart; record more")
     return found
+
+
+def _search(data: Trajectories, config: FitConfig, max_contexts: int, seed: int) -> Structure | None:
+    return search_structure(data, max_contexts, config.num_contexts, sub_seed(seed, "search"), config.regions)
+
+
+def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
+    """Return the candidates with other contexts that compete with a refit; none for a fit that starts afresh."""
+    before = runs.warm_start
+    if before is None or runs.reset is not None or config.start != "search" or not runs.results:
+        return Revisit()
+    if runs.results[0].model.num_contexts == config.num_contexts:
+        return Revisit()
+    seed, most = runs.seed, before.task.max_contexts
+    return revisit(
+        runs.results[0].model,
+        train,
+        before.report.search,
+        runs.build.recipe.refit,
+        search=lambda: _searched(train, config, most, seed),
+        build=lambda part: runs.build.again(before, part),
+        seed=sub_seed(seed, "look"),
+    )
 
 
 def _hold_out(data: Trajectories, share: float, seed: int) -> tuple[Trajectories, Trajectories]:
@@ -184,7 +222,9 @@ def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str 
         )
 
 
-def _search_entry(structure: Structure | None, skipped: list[str]) -> dict[str, Any]:
+def _search_entry(
+    structure: Structure | None, skipped: list[str], model: ContextModel, train: Trajectories
+) -> dict[str, Any]:
     """Return what the fit's report says about the search."""
     if structure is None:
         return {}
@@ -194,6 +234,7 @@ def _search_entry(structure: Structure | None, skipped: list[str]) -> dict[str, 
         "num_features": len(structure.features),
         "evidence": structure.evidence,
         "regions": [float(share) for share in structure.regions],
+        "context_regions": shares_by_context(model, train, structure),
         "verdicts": verdicts,
         "cpu_time_s": structure.time_s,
         "skipped": skipped,

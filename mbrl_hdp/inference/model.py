@@ -65,6 +65,8 @@ class FitReport:
             one, scores on held-out data, whether it was taken.
         polish: steps that the last phase took and whether early stopping ended it; empty where there was none.
         search: what the structure search found, and the runs that were left out because nothing was left to explain.
+        levels: the tree of merges (`mbrl_hdp.inference.levels.Level`), the model's own contexts first; empty after a
+            refit.
         fit_time_s: seconds that the fit took.
     """
 
@@ -74,6 +76,7 @@ class FitReport:
     runs: list[dict[str, Any]] = field(default_factory=list)
     polish: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
+    levels: list[dict[str, Any]] = field(default_factory=list)
     fit_time_s: float = 0.0
 
 
@@ -90,6 +93,7 @@ class ContextModel(mbrl.models.Model):
         distillation: the rule that decides which slots to keep.
         parts: which plugins these are.
         report: how the model was learned.
+        level_heads: parameters of the heads of merged contexts, one for each merge of `report.levels`.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class ContextModel(mbrl.models.Model):
         self.task, self.parts, self.distillation = task, parts, distillation
         self.prior, self.dynamics = prior, dynamics
         self.report = FitReport()
+        self.level_heads: dict[str, Tensor] = {}
         self.num_data_episodes: int | None = None
         self.num_data_transitions: int | None = None
         self.register_buffer("is_active", torch.ones(task.max_contexts, dtype=torch.bool))
@@ -163,6 +168,27 @@ class ContextModel(mbrl.models.Model):
     def stationary(self) -> Float[np.ndarray, " k"]:
         """Long-run share of time in each context."""
         return stationary(self._chain.transition, self._chain.initial).double().cpu().numpy()
+
+    def at_level(self, num_contexts: int, data: Trajectories | None = None) -> ContextModel:
+        """Return a model with fewer contexts: those that `report.levels` merges with the smallest loss are one.
+
+        Heads with a closed form were fitted to the steps of the merged contexts. Other heads are the better one of
+        those merged; `data` trains them on for a short while.
+
+        Args:
+            num_contexts: how many contexts, from 1 to those of this model.
+            data: episodes to compute the levels from anew; needed after a refit, which keeps none.
+
+        Raises:
+            ConfigError: if there is no such level, or the model has none.
+
+        Example:
+            >>> model.at_level(2).num_contexts
+            2
+        """
+        from mbrl_hdp.inference.levels import at_level
+
+        return at_level(self, num_contexts, data)
 
     # What it says about data ------------------------------------------------------------------------------------
 

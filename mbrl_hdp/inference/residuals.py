@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.model import ContextModel
@@ -20,14 +21,9 @@ def explainable_share(model: ContextModel, data: Trajectories) -> float:
     In every context the residuals of the most likely path are regressed on random ReLU features of state and action. A
     share near zero means that heads of more capacity have nothing to add.
     """
-    found = model.analyse(data)
-    labels = found.most_likely[data.is_observed]
+    labels = model.most_likely(data)[data.is_observed]
     obs, act, next_obs = data.transitions()
-    with torch.no_grad():
-        inputs, actions = (torch.as_tensor(each, dtype=torch.float32, device=model.device) for each in (obs, act))
-        slots = model.slots[torch.as_tensor(labels, device=model.device)]
-        predicted = model.dynamics.predict(inputs, actions, slots).double().cpu().numpy()
-    left = next_obs - predicted
+    left = own_residuals(model, data, labels)
     change = (next_obs - obs).std(0)
     varies = change > 0
     # What is left is no larger than rounding where a column is predicted exactly.
@@ -42,6 +38,15 @@ def explainable_share(model: ContextModel, data: Trajectories) -> float:
     total = np.square(left).mean(0)
     share = 1.0 - np.square(error).mean(0) / np.where(total > 0, total, 1.0)
     return float(np.where(total > 0, share, 0.0).max(initial=0.0))
+
+
+def own_residuals(model: ContextModel, data: Trajectories, labels: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M S"]:
+    """Return what the head of its own context leaves of every observed transition, in the data's units."""
+    obs, act, next_obs = data.transitions()
+    with torch.no_grad():
+        inputs, actions = (torch.as_tensor(each, dtype=torch.float32, device=model.device) for each in (obs, act))
+        slots = model.slots[torch.as_tensor(labels, device=model.device)]
+        return next_obs - model.dynamics.predict(inputs, actions, slots).double().cpu().numpy()
 
 
 def _cross_predict(inputs: np.ndarray, left: np.ndarray) -> np.ndarray:

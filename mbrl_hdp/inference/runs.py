@@ -11,8 +11,9 @@ import torch
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import DivergenceError, FitError
+from mbrl_hdp.inference.agreement import agreement_with
 from mbrl_hdp.inference.building import Builder, build_model
-from mbrl_hdp.inference.choice import DIVERGED_ADVICE, HeldOutScore, choose, held_out_score
+from mbrl_hdp.inference.choice import DIVERGED_ADVICE, HeldOutScore, choose, equally_good, held_out_score
 from mbrl_hdp.inference.coordinate import CoordinateTrainer
 from mbrl_hdp.inference.devices import seeded
 from mbrl_hdp.inference.dynamics import ClosedFormDynamics
@@ -93,7 +94,9 @@ class Runs:
         if self._is_needless(start):
             self.skipped.append(f"{start.dynamics.name} ({start.name})")
             return
-        if self.warm_start is None:
+        if start.model is not None:
+            model = copy.deepcopy(start.model).to(self.place)
+        elif self.warm_start is None:
             model = self.build(number, start.dynamics).to(self.place)
         else:
             model = _continued(self.warm_start, self.reset, self.build).to(self.place)
@@ -124,6 +127,16 @@ class Runs:
                 "distillation.train_threshold and distillation.test_threshold"
             )
         return allowed[choose([self.results[i].score for i in allowed])]
+
+    def entries(self, best: int) -> list[dict[str, Any]]:
+        """Return the runs as the fit's report shows them."""
+        equal = equally_good([run.score for run in self.results])
+        models = [run.model for run in self.results]
+        agreement = agreement_with(models[best], models, self.job.held_out)
+        return [
+            run.entry(number == best) | {"equally_good": number in equal, "agreement": agreement[number]}
+            for number, run in enumerate(self.results)
+        ]
 
     def _is_needless(self, start: Start) -> bool:
         """Return whether a candidate has nothing to add to the runs so far."""
@@ -193,7 +206,7 @@ def _begin(trainer: Trainer, start: Start) -> torch.Tensor:
     size, device = trainer.prior.max_contexts, trainer.data.device
     if isinstance(trainer.prior, StartablePrior):
         trainer.prior.start_from(start.contexts.chain(size, device), trainer.config.start_strength)
-    trainer.keep = torch.arange(size, device=device) < start.contexts.num_contexts
+    trainer.keep = start.contexts.is_used(size, device)
     return start.contexts.slots(size, device)
 
 

@@ -28,6 +28,7 @@ from mbrl_hdp.types import TaskSpec
 
 SCHEMA_VERSION = 2
 _NUMBERS, _WORDS = "model.safetensors", "model.json"
+_LEVELS = "levels."
 _KINDS = ("prior", "dynamics", "distillation")
 
 
@@ -44,7 +45,8 @@ def save_model(model: ContextModel, folder: Path) -> None:
         },
         "report": dataclasses.asdict(model.report),
     }
-    write_tensors(folder / _NUMBERS, model.state_dict(), words)
+    level_heads = {_LEVELS + name: value for name, value in model.level_heads.items()}
+    write_tensors(folder / _NUMBERS, model.state_dict() | level_heads, words)
     with atomic_path(folder / _WORDS) as path:
         path.write_text(json.dumps(words, indent=2))
 
@@ -91,8 +93,10 @@ def load_parameters(model: ContextModel, folder: Path) -> None:
 
 
 def _fill(model: ContextModel, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    own = {name: value for name, value in tensors.items() if not name.startswith(_LEVELS)}
+    model.level_heads = {name.removeprefix(_LEVELS): tensors[name] for name in tensors.keys() - own.keys()}
     try:
-        model.load_state_dict(tensors)
+        model.load_state_dict(own)
     except RuntimeError as error:
         raise CheckpointError(f"{path} belongs to another model: {' '.join(str(error).split())}") from error
     model.extract()

@@ -90,6 +90,18 @@ class FitConfig:
     num_contexts: int | None = setting(
         None, "number of contexts, where it is known; null: found from the data", at_least=1
     )
+    regions: str = setting(
+        "forbid",
+        "forbid: a context must explain more than state and action could in one larger head; allow: contexts may be "
+        "regions of the state space (behaviours and their phases)",
+        choices=("forbid", "allow"),
+    )
+    halves_within_s: float = setting(
+        20.0,
+        "where the structure search took no more processor seconds than this, it is repeated on each half of the "
+        "episodes, and the verdict may be `sure`; 0: never",
+        at_least=0.0,
+    )
     num_steps: int = setting(500, "gradient steps of one run", at_least=1)
     batch_size: int = setting(100, "episodes in a minibatch", at_least=1)
     learning_rate: float = setting(5e-3, "learning rate of the transition heads", above=0.0)

@@ -9,10 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mbrl_hdp.inference.model import Part
+from mbrl_hdp.inference.model import ContextModel, Part
 from mbrl_hdp.inference.schedule import SEARCHED, TEMPERED, FitConfig, Schedule
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.terms import term_texts
@@ -37,29 +37,49 @@ class Contexts:
     Attributes:
         probability: probability of every context at every step, `N T k`.
         transition: chain, `k k`.
+        places: slot of every context; None takes the first slots.
     """
 
     probability: Float[np.ndarray, "N T k"]
     transition: Float[np.ndarray, "k k"]
+    places: Int[np.ndarray, " k"] | None = None
 
     @property
     def num_contexts(self) -> int:
         """Number of contexts."""
         return len(self.transition)
 
+    def is_used(self, max_contexts: int, device: torch.device) -> Bool[Tensor, " K"]:
+        """Return which slots the contexts take."""
+        used = torch.zeros(max_contexts, dtype=torch.bool, device=device)
+        used[torch.as_tensor(self._places, device=device)] = True
+        return used
+
     def slots(self, max_contexts: int, device: torch.device) -> Float[Tensor, "N T K"]:
-        """Return the probabilities in the first slots of a model."""
+        """Return the probabilities in their slots of a model."""
         padded = np.zeros((*self.probability.shape[:2], max_contexts), np.float32)
-        padded[..., : self.num_contexts] = self.probability
+        padded[..., self._places] = self.probability
         return torch.as_tensor(padded, device=device)
 
     def chain(self, max_contexts: int, device: torch.device) -> ContextChain:
-        """Return the chain in the first slots; the other slots are never entered, and left for any."""
-        initial, transition = np.zeros(max_contexts), np.full((max_contexts, max_contexts), 1.0 / max_contexts)
-        initial[: self.num_contexts] = 1.0 / self.num_contexts
-        transition[: self.num_contexts] = 0.0
-        transition[: self.num_contexts, : self.num_contexts] = self.transition
-        return ContextChain(*(torch.as_tensor(x, dtype=torch.float32, device=device) for x in (initial, transition)))
+        """Return the chain in its slots; the other slots are never entered, and left for any."""
+        first = np.full(self.num_contexts, 1.0 / self.num_contexts)
+        own = ContextChain(*(torch.as_tensor(x, dtype=torch.float32, device=device) for x in (first, self.transition)))
+        return placed_chain(own, torch.as_tensor(self._places, device=device), max_contexts)
+
+    @property
+    def _places(self) -> Int[np.ndarray, " k"]:
+        return np.arange(self.num_contexts) if self.places is None else self.places
+
+
+def placed_chain(chain: ContextChain, places: Int[Tensor, " k"], max_contexts: int) -> ContextChain:
+    """Return a chain in given slots; the other slots are never entered, and left for any."""
+    initial = chain.initial.new_zeros(max_contexts)
+    transition = chain.initial.new_full((max_contexts, max_contexts), 1.0 / max_contexts)
+    initial[places] = chain.initial
+    transition[places] = 0.0
+    transition[places[:, None], places] = chain.transition
+    return ContextChain(initial, transition)
 
 
 @dataclass(frozen=True)
@@ -72,6 +92,7 @@ class Start:
         schedule: when what happens in a training by gradients.
         contexts: contexts to start from; None starts from random heads, or from those of a model that is refitted.
         is_refit: go on from a model as it is.
+        model: model to go on from in place of a fresh one.
     """
 
     name: str
@@ -79,6 +100,7 @@ class Start:
     schedule: Schedule
     contexts: Contexts | None = None
     is_refit: bool = False
+    model: ContextModel | None = None
 
 
 def informed(part: Part, structure: Structure | None, obs_dim: int) -> Part:

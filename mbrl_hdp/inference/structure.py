@@ -22,7 +22,7 @@ _ROUNDS = 10
 
 
 def search_structure(
-    data: Trajectories, max_contexts: int, num_contexts: int | None = None, seed: int = 0
+    data: Trajectories, max_contexts: int, num_contexts: int | None = None, seed: int = 0, regions: str = "forbid"
 ) -> Structure | None:
     """Find the contexts of all episodes; None where there is too little data.
 
@@ -31,12 +31,15 @@ def search_structure(
         max_contexts: largest number of contexts.
         num_contexts: the number, where it is known.
         seed: seed of the choice of episodes where there are too many to search in.
+        regions: whether contexts may be regions of the state space, `allow` or `forbid`.
     """
     num_transitions = int(data.is_observed.sum())
     if num_transitions < FEWEST_TRANSITIONS:
         return None
     part = _part(data, num_transitions, seed)
-    found = find_contexts(data.select(part), num_contexts or max_contexts)
+    # `forbid` is what the search does unless asked.
+    asked = {} if regions == "forbid" else {"regions": regions}
+    found = find_contexts(data.select(part), num_contexts or max_contexts, **asked)
     if num_contexts is not None and found.num_contexts < num_contexts:
         found = _divided(make_rows(data.select(part)), found, num_contexts)
     return found if len(part) == data.num_episodes else _extended(data, part, found)

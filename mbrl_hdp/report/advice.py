@@ -1,4 +1,12 @@
-"""Judge a fit from its own numbers: how sure the number of contexts is, and what to change."""
+"""Judge a fit from its own numbers: how sure its contexts are, and what to change.
+
+Three levels, by agreement on the labels of the steps (adjusted Rand index, 1 is the same labels):
+
+- sure: nothing speaks against the contexts; searches on both halves of the episodes, begun anew, label the steps as the
+  model does (index of at least .9), and so does every run that held-out episodes do not tell apart from the best one.
+- fairly sure: nothing speaks against them, but no such searches were made, or a context looks like a region.
+- unsure: something speaks against them, or labels differ between halves or between runs that are equally good.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +19,12 @@ _FEW_STEPS_A_CONTEXT = 100
 _CLEAR_FACTOR = 2.0
 _SHORT_DWELL = 2.0
 _UNCLEAR_LABELS = 0.9
+# Labels with a smaller adjusted Rand index are not the same.
+SAME_LABELS = 0.9
+# A context with a larger share of its switching explained by state and action looks like a region.
+_REGION = 0.3
+
+SURE, FAIRLY_SURE, UNSURE = "sure", "fairly sure", "unsure"
 
 Found = dict[str, Any]
 
@@ -20,12 +34,14 @@ class Advice:
     """A judgement.
 
     Attributes:
-        verdict: how sure the number of contexts is, one line.
-        is_sure: whether nothing speaks against it.
-        doubts: what speaks against it.
+        level: sure, fairly sure or unsure; what these mean stands at the top of this module.
+        verdict: the level and its reason, one line.
+        is_sure: whether the level is `sure`.
+        doubts: what speaks against the contexts.
         suggestions: settings to change, the ones that answer a doubt first.
     """
 
+    level: str
     verdict: str
     is_sure: bool
     doubts: list[str]
@@ -37,20 +53,30 @@ def advise(found: Found) -> Advice:
 
     Args:
         found: fields of `FitSummary` by name: num_contexts, max_contexts, slots, stationary, slot_mass, threshold,
-            mean_dwell, certainty, runs, num_transitions, parts.
+            mean_dwell, certainty, runs, half_agreement, regions, num_transitions, parts.
     """
     pairs = [pair for check in _CHECKS for pair in check(found)]
     doubts = [doubt for doubt, _ in pairs]
     suggestions = list(dict.fromkeys(f"{doubt}: {remedy}" for doubt, remedy in pairs))
-    verdict = f"unsure, since {'; '.join(doubts)}" if doubts else _assurance(found)
-    return Advice(verdict, not doubts, doubts, suggestions + _usual(found))
+    level, reason = (UNSURE, f"since {'; '.join(doubts)}") if doubts else _assurance(found)
+    return Advice(level, f"{level}, {reason}", level == SURE, doubts, suggestions + _usual(found))
 
 
-def _assurance(found: Found) -> str:
-    num_good, num_runs = len(_good_runs(found)), len(found["runs"])
-    if num_good > 1:
-        return f"sure, since {num_good} of {num_runs} runs predict equally well and agree on the number"
-    return f"fairly sure, but only {num_good} of {num_runs} runs predicts this well; fit.num_restarts=6 adds evidence"
+def _assurance(found: Found) -> tuple[str, str]:
+    """Return level and reason where nothing speaks against the contexts."""
+    halves = found["half_agreement"]
+    if len(halves) < 2:
+        return FAIRLY_SURE, "but the search was not repeated on halves of the episodes (fit.halves_within_s)"
+    regions = [share for share in found["regions"] if share is not None and share > _REGION]
+    if regions:
+        return FAIRLY_SURE, (
+            f"but state and action explain {max(regions):.0%} of when a context is left: it may be a region"
+        )
+    num_good = len(_good_runs(found))
+    return SURE, (
+        f"since searches on both halves of the episodes label the steps alike (adjusted Rand index "
+        f"{min(halves):.2f} or more), and so {'does the best run' if num_good == 1 else f'do the {num_good} best runs'}"
+    )
 
 
 def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
@@ -82,12 +108,22 @@ def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
 
 
 def _runs_differ(found: Found) -> Iterator[tuple[str, str]]:
-    counts = [run["num_contexts"] for run in _good_runs(found)]
+    good = _good_runs(found)
+    counts = [run["num_contexts"] for run in good]
+    labels = [run["agreement"] for run in good if run.get("agreement") is not None]
+    remedy = "fit.num_steps=1000 fit.num_restarts=6, and compare another seed"
     if len(set(counts)) > 1:
-        listed = ", ".join(map(str, counts))
+        yield f"runs that predict equally well found {', '.join(map(str, counts))} contexts", remedy
+    elif labels and min(labels) < SAME_LABELS:
+        yield f"runs that predict equally well label the steps differently (index {min(labels):.2f})", remedy
+
+
+def _halves_differ(found: Found) -> Iterator[tuple[str, str]]:
+    halves = found["half_agreement"]
+    if halves and min(halves) < SAME_LABELS:
         yield (
-            f"runs that predict equally well found {listed} contexts",
-            "fit.num_steps=1000 fit.num_restarts=6, and compare another seed",
+            f"a search on half of the episodes labels the steps differently (adjusted Rand index {min(halves):.2f})",
+            "record more, or look at the levels below",
         )
 
 
@@ -119,15 +155,13 @@ def _unclear(found: Found) -> Iterator[tuple[str, str]]:
 
 
 _CHECKS: tuple[Callable[[Found], Iterator[tuple[str, str]]], ...] = (
-    _all_slots, _near_threshold, _runs_differ, _little_data, _flips, _unclear
+    _all_slots, _near_threshold, _runs_differ, _halves_differ, _little_data, _flips, _unclear
 )  # fmt: skip
 
 
-def _good_runs(found: Found, tolerance: float = 0.05) -> list[dict[str, Any]]:
-    """Return the runs whose held-out prediction is about as good as the best one's."""
-    errors = [run["held_out_rmse"] for run in found["runs"] if run["held_out_rmse"] == run["held_out_rmse"]]
-    best = min(errors, default=0.0)
-    return [run for run in found["runs"] if run["held_out_rmse"] <= best * (1.0 + tolerance)]
+def _good_runs(found: Found) -> list[dict[str, Any]]:
+    """Return the runs that held-out episodes do not tell apart from the best one."""
+    return [run for run in found["runs"] if run.get("equally_good", run["taken"])]
 
 
 def _usual(found: Found) -> list[str]:

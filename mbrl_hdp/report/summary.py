@@ -62,7 +62,11 @@ class FitSummary:
         threshold: mass below which a slot is dropped; None if the rule has no threshold.
         certainty: mean over steps of the largest smoothed probability; None without data.
         log_likelihood: per observed transition, all data; None without data.
-        runs: the runs that were compared, with their held-out scores.
+        runs: the runs with their held-out scores; `agreement`: adjusted Rand index with the labels of the one taken.
+        half_agreement: adjusted Rand index with the labels of searches on each half of the episodes; empty: not made.
+        regions: share of the entropy of leaving every context that state and action explain; None where unknown.
+        levels: the tree of merges, the model's own contexts first: groups of contexts, evidence lost per step, its
+            standard error; empty where none was computed.
         search: what the structure search found, and which runs were not needed; empty without a search.
         equations: what every context does to each column, where the transition model can be written down.
         num_episodes: episodes of the data.
@@ -89,6 +93,9 @@ class FitSummary:
     certainty: float | None
     log_likelihood: float | None
     runs: list[dict[str, Any]]
+    half_agreement: list[float]
+    regions: list[float | None]
+    levels: list[dict[str, Any]]
     num_episodes: int
     num_transitions: int
     search: dict[str, Any]
@@ -131,6 +138,7 @@ class FitSummary:
             _contexts(self),
             _what_they_do(self),
             _how_sure(self),
+            _levels(self),
             _truth(self),
             _what_to_change(self),
         ]
@@ -161,6 +169,8 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         "mean_dwell": [1.0 / max(1.0 - share, 1e-9) for share in stay],
         "certainty": None if found is None else float(found.smoothed[found.data.is_step].max(-1).mean()),
         "runs": model.report.runs,
+        "half_agreement": model.report.search.get("half_agreement", []),
+        "regions": model.report.search.get("context_regions", [None] * model.num_contexts),
         "num_transitions": model.report.num_transitions if found is None else int(found.data.is_observed.sum()),
         "parts": parts,
     }
@@ -170,6 +180,7 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         initial=model.initial.tolist(),
         transition=model.transition.tolist(),
         log_likelihood=None if found is None else found.log_likelihood_per_step,
+        levels=model.report.levels,
         num_episodes=model.report.num_episodes if found is None else found.data.num_episodes,
         search=model.report.search,
         equations=_equations(model, names),
@@ -249,11 +260,17 @@ def _contexts_found(count: int) -> str:
 
 def _contexts(summary: FitSummary) -> list[str]:
     columns = "".join(f"{f'to {k}':>8}" for k in range(summary.num_contexts))
-    lines = [f"{'context':<8}{'share of time':>14}{'stays for':>14}   next context:{columns}"]
+    lines = [f"{'context':<8}{'share of time':>14}{'stays for':>14}{'region':>8}   next context:{columns}"]
     for k in range(summary.num_contexts):
         row = "".join(f"{value:>8.3f}" for value in summary.transition[k])
         dwell = f"{summary.mean_dwell[k]:.1f} steps" if summary.mean_dwell[k] < 1e4 else "for ever"
-        lines.append(f"{k:<8}{summary.stationary[k]:>14.1%}{dwell:>14}   {'':>13}{row}")
+        share = summary.regions[k]
+        region = "-" if share is None else f"{share:.0%}"
+        lines.append(f"{k:<8}{summary.stationary[k]:>14.1%}{dwell:>14}{region:>8}   {'':>13}{row}")
+    if any(share is not None for share in summary.regions):
+        lines.append(
+            "region: how much of when a context is left follows from state and action; a hidden one is near 0 %"
+        )
     return lines
 
 
@@ -283,9 +300,14 @@ def _how_sure(summary: FitSummary) -> list[str]:
         lines.append(
             f"  run {number} ({_run_name(run)}): {_contexts_found(run['num_contexts'])}, {scored} log-likelihood per "
             f"step {run['held_out_log_likelihood']:.3f}, prediction error {run['held_out_rmse']:.3f}"
-            + ("  <- taken" if run["taken"] else "")
+            + ("  <- taken" if run["taken"] else f", labels agree {run.get('agreement', math.nan):.2f}")
         )
-    if summary.search:
+    if summary.half_agreement:
+        listed = " and ".join(f"{value:.2f}" for value in summary.half_agreement)
+        lines.append(f"  labels agree {listed} with those of searches on each half of the episodes")
+    if summary.half_agreement or len(summary.runs) > 1:
+        lines.append("  (agreement: adjusted Rand index; 1: the same labels, 0: chance)")
+    if "num_contexts" in summary.search:
         lines.append(f"  the structure search found {summary.search['num_contexts']} before these runs")
     if summary.search.get("skipped"):
         lines.append(f"  not needed: {', '.join(summary.search['skipped'])}; the runs above leave nothing to explain")
@@ -296,6 +318,18 @@ def _how_sure(summary: FitSummary) -> list[str]:
 
 def _run_name(run: dict[str, Any]) -> str:
     return f"{run['dynamics']}, {run['schedule']}" if "dynamics" in run else str(run["schedule"])
+
+
+def _levels(summary: FitSummary) -> list[str]:
+    """Return the tree of merges, one level a line."""
+    if len(summary.levels) < 2:
+        return []
+    lines = ["With fewer contexts, model.at_level(n) (evidence lost per step, in nats):"]
+    for level in summary.levels[1:]:
+        groups = "   ".join("+".join(map(str, group)) for group in level["groups"])
+        bound = "at most " if level["is_approximate"] else ""
+        lines.append(f"  {len(level['groups'])}: {bound}{level['loss']:.3f} (+- {level['error']:.3f})   {groups}")
+    return lines
 
 
 def _truth(summary: FitSummary) -> list[str]:

@@ -5,18 +5,20 @@ import pytest
 from mbrl_hdp.report.advice import advise
 
 
-def run(num_contexts, rmse=0.5, log_likelihood=1.0, taken=False):
+def run(num_contexts, is_good=True, agreement=1.0, taken=False):
     return {
         "schedule": "plain",
         "num_contexts": num_contexts,
-        "held_out_rmse": rmse,
-        "held_out_log_likelihood": log_likelihood,
+        "held_out_rmse": 0.5,
+        "held_out_log_likelihood": 1.0,
         "taken": taken,
+        "equally_good": is_good,
+        "agreement": agreement,
     }
 
 
 def found(**changes):
-    """A fit that nothing speaks against: two contexts, three runs that agree, plenty of data."""
+    """A fit that nothing speaks against: two contexts, three runs and two halves that agree, plenty of data."""
     return {
         "num_contexts": 2,
         "max_contexts": 5,
@@ -27,6 +29,8 @@ def found(**changes):
         "mean_dwell": [8.0, 12.0],
         "certainty": 0.99,
         "runs": [run(2, taken=True), run(2), run(2)],
+        "half_agreement": [0.97, 0.93],
+        "regions": [0.02, None],
         "num_transitions": 20000,
         "parts": {"prior": "hdp", "distillation": "stationary", "dynamics": "delta_mlp"},
         "row_concentration": 100.0,
@@ -37,7 +41,10 @@ def found(**changes):
 def test_a_clear_fit_is_sure():
     advice = advise(found())
     assert advice.is_sure
-    assert advice.verdict.startswith("sure, since 3 of 3 runs")
+    assert advice.level == "sure"
+    assert advice.verdict.startswith("sure, since searches on both halves")
+    assert "0.93 or more" in advice.verdict
+    assert "do the 3 best runs" in advice.verdict
     assert advice.doubts == []
     assert any("too many" in line for line in advice.suggestions)
     assert any("too few" in line and "test_threshold=0.005" in line for line in advice.suggestions)
@@ -48,6 +55,8 @@ DOUBTS = {
     "rare context": ({"stationary": [0.03, 0.97]}, "distillation.test_threshold=0.04"),
     "nearly kept": ({"slot_mass": [0.018, 0.39, 0.0, 0.592, 0.0]}, "distillation.train_threshold=0.009"),
     "runs disagree": ({"runs": [run(2, taken=True), run(3), run(2)]}, "fit.num_restarts=6"),
+    "labels of runs disagree": ({"runs": [run(2, taken=True), run(2, agreement=0.6)]}, "fit.num_restarts=6"),
+    "labels of halves disagree": ({"half_agreement": [0.97, 0.5]}, "record more"),
     "few steps for networks": ({"num_transitions": 900}, "dynamics=linear"),
     "few steps in a context": ({"num_transitions": 100}, "record more"),
     "flips": ({"mean_dwell": [1.2, 9.0]}, "fit.num_restarts=6"),
@@ -66,14 +75,25 @@ def test_every_doubt_is_told_with_its_remedy(case):
 
 
 def test_runs_that_predict_badly_have_no_vote():
-    advice = advise(found(runs=[run(2, taken=True), run(2), run(4, rmse=0.7)]))
+    advice = advise(found(runs=[run(2, taken=True), run(2), run(4, is_good=False, agreement=0.3)]))
     assert advice.is_sure
-    assert "2 of 3" in advice.verdict
+    assert "do the 2 best runs" in advice.verdict
+    alone = advise(found(runs=[run(2, taken=True), run(2, is_good=False)]))
+    assert "does the best run" in alone.verdict
 
 
-def test_a_single_good_run_is_only_fairly_sure():
-    advice = advise(found(runs=[run(2, taken=True), run(2, rmse=0.9), run(5, rmse=float("nan"))]))
-    assert advice.verdict.startswith("fairly sure, but only 1 of 3 runs")
+def test_without_halves_it_is_only_fairly_sure():
+    """Runs that start from the same search agree even where it is wrong."""
+    advice = advise(found(half_agreement=[]))
+    assert (advice.level, advice.is_sure) == ("fairly sure", False)
+    assert "fit.halves_within_s" in advice.verdict
+    assert advice.doubts == []
+
+
+def test_a_context_that_looks_like_a_region_is_only_fairly_sure():
+    advice = advise(found(regions=[0.05, 0.62]))
+    assert advice.level == "fairly sure"
+    assert "62%" in advice.verdict
 
 
 def test_networks_are_not_recommended_to_who_has_linear_ones():
@@ -102,5 +122,6 @@ def test_one_context():
         "slot_mass": [0.001, 0.996, 0.001, 0.001, 0.001],
         "mean_dwell": [1e9],
         "runs": [run(1, taken=True), run(1)],
+        "regions": [0.0],
     }
     assert advise(found(**one)).is_sure
