@@ -356,7 +356,8 @@ def page(samples: dict[int, list[Mutant]], command: str) -> str:
         f"nearest to its file that call the changed function. {LEFT_OUT}",
         "",
         "Wanted: of at least 200 mutants, 95 % of those that change behaviour die. The first sample is the one that "
-        "tests were written for. *Equivalent* are survivors that were judged to change no behaviour.",
+        "tests were written for. *Equivalent* are survivors that were judged to change no behaviour. A survivor whose "
+        "nearest tests changed since counts as not run, so the score of an unfinished sample is too high.",
         "",
         "| seed | drawn | run | died | survived | equivalent | score | gate |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

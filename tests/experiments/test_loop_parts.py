@@ -165,3 +165,24 @@ def test_what_was_appended_to_observations_is_padded_with_nan():
     assert padded.shape == (2, 3, 2)
     np.testing.assert_array_equal(padded[..., 0], [[3.0, 3.0, 3.0], [1.0, np.nan, np.nan]])
     assert loop._appended([SimpleNamespace(beliefs=None)]) is None
+
+
+def test_what_switches_cost_is_measured_where_truth_and_belief_are_known(monkeypatch):
+    cem, sac = (loop.start_run(*typed(f"agent={agent}")) for agent in ("c_cem", "ni_sac"))
+    slots = []
+    monkeypatch.setattr(loop, "slots_of_truth", lambda *_: slots[-1])
+    monkeypatch.setattr(loop, "TruthTracker", lambda obs_dim, width, found: (obs_dim, width, found))
+    monkeypatch.setattr(loop, "play_evaluation", lambda run, count, name, log, tracker: (count, tracker))
+    monkeypatch.setattr(loop, "believed_contexts", lambda records, found: (len(records), found))
+    monkeypatch.setattr(loop, "switch_loss", lambda records, known, believed: (len(records), known, believed))
+    model = SimpleNamespace(task=SimpleNamespace(max_contexts=3))
+    for run, has_model, found in ((cem, False, "slots"), (sac, True, "slots"), (cem, True, None)):
+        run.model = model if has_model else None
+        slots.append(found)
+        assert loop.what_switches_cost(run, [1, 2], None) is None
+    cem.model = model
+    slots.append("slots")
+    tracker = cem.task.obs_dim, 3, "slots"
+    assert loop.what_switches_cost(cem, [1, 2], None) == (2, (2, tracker), (2, "slots"))
+    cem.task = SimpleNamespace(num_contexts=None, obs_dim=cem.task.obs_dim)
+    assert loop.what_switches_cost(cem, [1, 2], None) is None
