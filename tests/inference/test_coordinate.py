@@ -61,20 +61,25 @@ def test_it_finds_how_many_which_and_how_they_switch(data, dynamics):
     assert [run["schedule"] for run in model.report.runs] == ["search", "one context", *["tempered"] * 3]
 
 
-def test_random_heads_part_while_the_likelihood_is_tempered():
-    """Three contexts from eight random heads; without the tempered rounds they stay together."""
+def test_heads_that_share_a_context_are_merged():
+    """Four heads, three contexts: half of the episodes have another head for the first context."""
     data = world(80, 0, contexts=(0, 1, 2))
-    registry = load_registry()
-    scores = {}
-    for num_tempered in (0, 15):
-        prior = registry.build_prior("hdp", TaskSpec(5, 2, 1), weak_prior().config)
-        linear = registry.build_dynamics("linear", TaskSpec(5, 2, 1, seed=3))
-        linear.set_normaliser(*(torch.as_tensor(each, dtype=torch.float32) for each in data.transitions()))
-        parts = prior, linear, registry.build_distillation("stationary", TaskSpec(5, 2, 1))
-        trainer = CoordinateTrainer(*parts, EpisodeTensors.of(data), FitConfig(), TEMPERED, torch.Generator())
-        trainer.run_from(None, num_tempered=num_tempered)
-        scores[num_tempered] = trainer.log_likelihood(EpisodeTensors.of(data))
-    assert scores[15] > scores[0] + 0.02
+    registry, task = load_registry(), TaskSpec(5, 2, 1, seed=3)
+    linear = registry.build_dynamics("linear", task)
+    linear.set_normaliser(*(torch.as_tensor(each, dtype=torch.float32) for each in data.transitions()))
+    prior = registry.build_prior("hdp", task, weak_prior().config)
+    episodes = EpisodeTensors.of(data)
+    rule = registry.build_distillation("stationary", task)
+    trainer = CoordinateTrainer(prior, linear, rule, episodes, FitConfig(), TEMPERED, torch.Generator())
+    is_second = (data.context == 0) & (np.arange(80) % 2 == 0)[:, None]
+    slot = torch.as_tensor(np.where(is_second, 3, data.context))
+    trainer.keep[4] = False
+    trainer.run_from(torch.nn.functional.one_hot(slot, 5).float(), num_rounds=3)
+    likelihood = trainer.log_likelihood(episodes)
+    trainer.merge_alike()
+    assert int(trainer.keep.sum()) == 3
+    assert bool(trainer.keep[1] and trainer.keep[2])
+    assert trainer.log_likelihood(episodes) > likelihood - 0.03
 
 
 def test_a_refit_goes_on_from_the_heads(data):
