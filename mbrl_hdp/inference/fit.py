@@ -96,7 +96,7 @@ def fit(
     place = resolve_device(device, lambda: has_small_networks((warm_start or build(0, families[-1])).dynamics))
     train, held_out = _hold_out(data, config.holdout, seed)
     job = Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place), held_out)
-    structure = _searched(train, config, max_contexts, seed) if warm_start is None else None
+    structure = _searched(train, config, max_contexts) if warm_start is None else None
     if warm_start is None:
         families = [informed(part, structure, data.obs_dim) for part in families]
         starts = [start for part in families for start in build.starts(part, structure, config)]
@@ -120,9 +120,7 @@ def fit(
             polished = length_entry(length)
     found = _search_entry(structure or again.structure, runs.skipped, model, train) | again.entry
     if structure is not None and structure.time_s <= config.halves_within_s:
-        found["half_agreement"] = half_agreement(
-            model, train, lambda half: _search(half, config, max_contexts, seed), seed
-        )
+        found["half_agreement"] = half_agreement(model, train, lambda half: _search(half, config, max_contexts), seed)
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -138,7 +136,7 @@ def fit(
     return model
 
 
-def _searched(train: Trajectories, config: FitConfig, max_contexts: int, seed: int) -> Structure | None:
+def _searched(train: Trajectories, config: FitConfig, max_contexts: int) -> Structure | None:
     """Return what the structure search finds; None where it is not wanted or there is too little data.
 
     Raises:
@@ -153,14 +151,14 @@ def _searched(train: Trajectories, config: FitConfig, max_contexts: int, seed: i
         )
     if config.start != "search":
         return None
-    found = _search(train, config, max_contexts, seed)
+    found = _search(train, config, max_contexts)
     if found is None and wanted is not None:
         raise FitError(f"fit.num_contexts={wanted}, but there is too little data to tell contexts apart; record more")
     return found
 
 
-def _search(data: Trajectories, config: FitConfig, max_contexts: int, seed: int) -> Structure | None:
-    return search_structure(data, max_contexts, config.num_contexts, sub_seed(seed, "search"), config.regions)
+def _search(data: Trajectories, config: FitConfig, max_contexts: int) -> Structure | None:
+    return search_structure(data, max_contexts, config.num_contexts, config.regions)
 
 
 def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
@@ -176,7 +174,7 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
         train,
         before.report.search,
         runs.build.recipe.refit,
-        search=lambda: _searched(train, config, most, seed),
+        search=lambda: _searched(train, config, most),
         build=lambda part: runs.build.again(before, part),
         seed=sub_seed(seed, "look"),
     )

@@ -124,11 +124,15 @@ def test_a_known_number_that_cannot_be(pendulum):
 def test_much_data_is_searched_in_part(monkeypatch):
     data = world(100, 0)
     whole = search_structure(data, 4)
-    monkeypatch.setattr("mbrl_hdp.inference.structure.MOST_TRANSITIONS", 1500)
+    monkeypatch.setattr("mbrl_hdp.inference.search.search.MOST_ROWS", 1500)
+    monkeypatch.setattr("mbrl_hdp.inference.structure.MOST_ROWS", 1500)
     part = search_structure(data, 4)
     assert part.num_contexts == whole.num_contexts == 2
     assert part.probability.shape == whole.probability.shape
     assert align(part.labels, data.context).accuracy > 0.97
+    three = search_structure(data, 4, num_contexts=3)
+    assert three.probability.shape == (*whole.probability.shape[:2], 3)
+    np.testing.assert_allclose(three.probability.sum(-1)[data.is_step], 1.0)
 
 
 def test_one_context_where_nothing_switches():
