@@ -18,8 +18,9 @@ _SINGLE = ("episode", "time", "context", "reward", "terminated")
 _MOST_LISTED = 60
 _TIME_WORDS = re.compile(r"time|date|stamp|clock|^t$|^ts$|^sec", re.IGNORECASE)
 _EPISODE_WORDS = re.compile(
-    r"episode|shift|batch|run|trial|session|segment|lap|trip|cycle|experiment|unit", re.IGNORECASE
+    r"episode|shift|batch|^run|trial|session|segment|^lap|trip|experiment|^unit|machine", re.IGNORECASE
 )
+_ACT_WORDS = re.compile(r"^act|cmd|command|set.?point|_sp$|valve|pwm|duty|throttle|steer|heater|^u\d*$", re.IGNORECASE)
 
 
 @dataclass
@@ -99,8 +100,8 @@ class Roles:
 
 
 def assign(
-    names: Sequence[str], config: LogConfig, place: str, words: set[str] = frozenset(), rest: bool = False
-) -> Roles:  # type: ignore[assignment]
+    names: Sequence[str], config: LogConfig, place: str, words: Collection[str] = (), rest: bool = False
+) -> Roles:
     """Sort the columns of a table by role.
 
     Exact names go before patterns. `obs_*`, `act_*`, `episode`, `step`, `context`, `reward` and `terminated` need no

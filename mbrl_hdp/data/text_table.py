@@ -21,6 +21,7 @@ from mbrl_hdp.errors import DataError, short
 _SEPARATORS = ("\t", ";", "|", ",")
 _BLANKS = " "
 _SAMPLE_LINES = 200
+_CONTROL = re.compile(r"[\0-\x08\x0e-\x1f]")
 _REMARK = re.compile(r"\s*(#|//|%)")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
@@ -204,7 +205,7 @@ def _decoded(path: Path) -> str:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if "\0" not in text:
+        if _CONTROL.search(text) is None:
             return text
     raise DataError(f"{path} is not a text file (neither UTF-8 nor UTF-16 nor Windows-1252)")
 
