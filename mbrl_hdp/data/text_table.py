@@ -124,13 +124,11 @@ class TextTable:
             raise self._find_bad_row() or DataError(f"{self.path} cannot be read as a table: {error}") from error
         self._check_widths(table)
         return pd.DataFrame(
-            {
-                name: table[name]
-                if name in as_text
-                else to_numbers(table[name], lambda row, name=name: self.place(row, name), self.decimal)
-                for name in columns
-            }
+            {name: table[name] if name in as_text else self._numbers(table[name], name) for name in columns}
         )
+
+    def _numbers(self, column: pd.Series, name: str) -> pd.Series:
+        return to_numbers(column, lambda row: self.place(row, name), self.decimal)
 
     def words(self) -> set[str]:
         """Return the columns whose first rows hold words."""

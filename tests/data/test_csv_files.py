@@ -137,7 +137,7 @@ def test_missing_samples(tmp_path):
         (GOOD.replace("act_0", "action_0"), "line 1: column 'action_0' has no role"),
         (
             GOOD.replace("act_0", "u").replace("obs_", "y_"),
-            r"line 1: which columns .* example: obs=\[y_0,y_1\] act=\[u\]",
+            r"line 1: which .* example: obs=\[y_0,y_1\] act=\[u\]",
         ),
         ("episode,step,act_0\n0,0,1\n0,1,\n", "line 1: columns 'obs_\\*' are missing"),
         (GOOD.replace("obs_0", "obs_2"), "line 1: column 'obs_0' is missing: numbered"),
