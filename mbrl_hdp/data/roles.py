@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,7 +16,7 @@ from mbrl_hdp.settings import check_settings, setting
 GAPS = ("episode", "missing")
 _LISTS = ("obs", "act", "ignore")
 _SINGLE = ("episode", "time", "context", "reward", "terminated")
-_MOST_LISTED = 60
+_MOST_LISTED, _LONGEST_NAME = 60, 40
 _TIME_WORDS = re.compile(r"time|date|stamp|clock|^t$|^ts$|^sec", re.IGNORECASE)
 _EPISODE_WORDS = re.compile(
     r"episode|shift|batch|^run|trial|session|segment|^lap|trip|experiment|^unit|machine", re.IGNORECASE
@@ -117,7 +118,7 @@ def assign(
     Raises:
         DataError: naming all columns that are missing, doubled or without a role, and what to type.
     """
-    doubled = sorted({name for name in names if list(names).count(name) > 1})
+    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
     if doubled:
         raise DataError(f"{place}: {_listed(doubled)} appears twice; rename one of them")
     taken: dict[str, str] = {}
@@ -214,6 +215,9 @@ def _typed(key: str, names: str | Sequence[str]) -> str:
 
 
 def _hydra_word(name: str) -> str:
+    """Return a name as it is typed; one that cannot be typed, as a pattern."""
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        return "".join(sign if sign.isalnum() else "?" for sign in name[:_LONGEST_NAME]) + "*"
     if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) or re.fullmatch(r"\d+", name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

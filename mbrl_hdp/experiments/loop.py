@@ -237,7 +237,7 @@ def update_reward(run: Run, epoch: int, log: RunLog | SilentLog) -> dict[str, fl
     if run.data.reward is not None and not np.ptp(run.data.reward[run.data.is_step]):
         log.warns(
             f"epoch {epoch}: every reward so far is {run.data.reward[0, 0]:g}, so env.reward=learned has learned "
-            "nothing to aim at; collect more at random (budget.warm_episodes), or write the reward as a function (env.reward=)"
+            "nothing to aim at; collect more at random (budget.warm_episodes), or write the reward as a function"
         )
     return {"reward_rmse": run.learned_reward.fit(run.model, run.data, num_steps, seed)}
 
