@@ -46,6 +46,11 @@ class LogConfig:
         None, "seconds per step to resample to: observations linearly, the rest held; null: as recorded", above=0.0
     )
     allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
+    max_rows: int | None = setting(
+        2_000_000,
+        "of a larger parquet log, learn from episodes drawn at random with this many rows, read in pieces; null: all",
+        at_least=1000,
+    )
 
     def check(self) -> None:
         """Raise on a value out of range or of the wrong kind.

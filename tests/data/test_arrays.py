@@ -82,3 +82,34 @@ def test_minari_dictionaries():
         as_trajectories({"observations": OBS, "actions": ACT[:4]})
     with pytest.raises(DataError, match="no observations"):
         as_trajectories({"states": OBS})
+
+
+def test_a_large_parquet_log_is_read_in_pieces_and_sampled(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    from mbrl_hdp.data import parquet_files
+
+    monkeypatch.setattr(parquet_files, "PIECE", 700)
+    rows = np.arange(6000)
+    words = np.where(rows // 10 % 2, "wet", "dry")
+    frame = pd.DataFrame({"run": rows // 100, "y": rows / 7.0, "mode": np.where(rows < 3000, "dry", words)})
+    for number in range(6):
+        frame.iloc[1000 * number : 1000 * number + 1000].to_parquet(tmp_path / f"{number}.parquet", row_group_size=100)
+    config = LogConfig(episode="run", obs=["y"], context="mode", max_rows=1500)
+    log = parquet_files.read_parquet_log(tmp_path, config)
+    assert log.data.num_transitions + log.data.num_episodes <= 1500
+    assert log.data.num_transitions > 1000
+    assert log.context_names == ("dry", "wet")
+    starts = []
+    for episode in log.data:  # every row belongs to one run, in order, with its own context
+        number = np.rint(episode.obs[:, 0] * 7).astype(int)
+        assert (np.diff(number) == 1).all()
+        assert len(set(number // 100)) == 1
+        wanted = np.where((number >= 3000) & (number // 10 % 2 == 1), 1, 0)[:-1]
+        assert episode.context.tolist() == wanted.tolist()
+        starts.append(number[0])
+    assert starts == sorted(starts)
+    assert min(starts) < 2000
+    assert max(starts) > 4000
+    assert parquet_files.read_parquet_log(tmp_path, config).data == log.data
+    whole = parquet_files.read_parquet_log(tmp_path, LogConfig(episode="run", obs=["y"], ignore=["*"], max_rows=None))
+    assert whole.data.num_transitions == 6000 - 60
