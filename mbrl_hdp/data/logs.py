@@ -301,8 +301,9 @@ def _contexts(
     is_number = bool((numbers.notna() == column.notna()).all()) and bool(
         ((numbers.dropna() % 1 == 0) & (numbers.dropna() >= -1)).all()
     )
+    words: tuple[str, ...] = ()
     if is_number:
-        labels, words = numbers.fillna(-1).to_numpy().astype(np.int64), ()
+        labels = numbers.fillna(-1).to_numpy().astype(np.int64)
     else:
         labels, found = pd.factorize(column)
         words = tuple(str(word) for word in found)
