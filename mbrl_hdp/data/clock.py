@@ -22,9 +22,9 @@ _LONGEST_FILL = 20
 _OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
 # Plain numbers above these are times since 1970 in nano-, micro- and milliseconds; below, they are seconds.
 _EPOCHS = (
-    (1e17, 1e-9, "nanoseconds since 1970"),
-    (1e14, 1e-6, "microseconds since 1970"),
-    (1e11, 1e-3, "milliseconds since 1970"),
+    (1e17, 1e-9, "nanoseconds"),
+    (1e14, 1e-6, "microseconds"),
+    (1e11, 1e-3, "milliseconds"),
 )
 
 Place = Callable[[int], str]

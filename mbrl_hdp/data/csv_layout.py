@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from mbrl_hdp.data.csv_source import CsvSource
+from mbrl_hdp.data.csv_source import MAX_BYTES, CsvSource
+from mbrl_hdp.data.plain_files import file_problem
 from mbrl_hdp.errors import DataError, short
 
 _REQUIRED = ("episode", "step")
@@ -58,6 +59,8 @@ def is_own_layout(path: Path) -> Columns | None:
     Raises:
         DataError: if a column of this layout is missing, doubled or misnumbered.
     """
+    if file_problem(path, MAX_BYTES) is not None:  # a pipe or a device may have no end
+        return None
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             line = next((line for line in file if line.strip()), "")

@@ -20,6 +20,8 @@ from mbrl_hdp.errors import DataError
 
 Place = Callable[[int], str]
 _MANY = 12
+# A clock that falls back has started again if it is near its first value and fell further than rows get out of order.
+_NEAR_START, _SHORTEST_RUN = 10.0, 4.5
 
 
 @dataclass(frozen=True)
@@ -241,15 +243,13 @@ def _restarts(seconds: Float[np.ndarray, " R"]) -> tuple[Int[np.ndarray, " R"], 
     falls = np.flatnonzero(np.diff(seconds) < 0) + 1
     steps = np.diff(seconds)
     usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
-    if not falls.size or (np.abs(seconds[falls] - seconds[0]) > GAP_TO_START * max(usual, 1e-12)).any():
+    is_far = np.abs(seconds[falls] - seconds[0]) > _NEAR_START * max(usual, 1e-12)
+    is_late = seconds[falls - 1] - seconds[falls] < _SHORTEST_RUN * usual
+    if not falls.size or is_far.any() or is_late.any():
         return np.zeros(len(seconds), np.int64), 0
     codes = np.zeros(len(seconds), np.int64)
     codes[falls] = 1
     return np.cumsum(codes), int(falls.size)
-
-
-GAP_TO_START = 10.0
-"""Steps from its first value within which a clock that falls back has started again."""
 
 
 def _after_terminal(frame: pd.DataFrame, roles: Roles) -> Bool[np.ndarray, " R"]:
@@ -301,8 +301,9 @@ def _contexts(
     is_number = bool((numbers.notna() == column.notna()).all()) and bool(
         ((numbers.dropna() % 1 == 0) & (numbers.dropna() >= -1)).all()
     )
+    words: tuple[str, ...] = ()
     if is_number:
-        labels, words = numbers.fillna(-1).to_numpy().astype(np.int64), ()
+        labels = numbers.fillna(-1).to_numpy().astype(np.int64)
     else:
         labels, found = pd.factorize(column)
         words = tuple(str(word) for word in found)

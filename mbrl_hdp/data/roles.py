@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,11 +16,12 @@ from mbrl_hdp.settings import check_settings, setting
 GAPS = ("episode", "missing")
 _LISTS = ("obs", "act", "ignore")
 _SINGLE = ("episode", "time", "context", "reward", "terminated")
-_MOST_LISTED = 60
+_MOST_LISTED, _LONGEST_NAME = 60, 40
 _TIME_WORDS = re.compile(r"time|date|stamp|clock|^t$|^ts$|^sec", re.IGNORECASE)
 _EPISODE_WORDS = re.compile(
-    r"episode|shift|batch|run|trial|session|segment|lap|trip|cycle|experiment|unit", re.IGNORECASE
+    r"episode|shift|batch|^run|trial|session|segment|^lap|trip|experiment|^unit|machine", re.IGNORECASE
 )
+_ACT_WORDS = re.compile(r"^act|cmd|command|set.?point|_sp$|valve|pwm|duty|throttle|steer|heater|^u\d*$", re.IGNORECASE)
 
 
 @dataclass
@@ -44,6 +46,11 @@ class LogConfig:
         None, "seconds per step to resample to: observations linearly, the rest held; null: as recorded", above=0.0
     )
     allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
+    max_rows: int | None = setting(
+        2_000_000,
+        "of a larger parquet log, learn from episodes drawn at random with this many rows, read in pieces; null: all",
+        at_least=1000,
+    )
 
     def check(self) -> None:
         """Raise on a value out of range or of the wrong kind.
@@ -99,8 +106,8 @@ class Roles:
 
 
 def assign(
-    names: Sequence[str], config: LogConfig, place: str, words: set[str] = frozenset(), rest: bool = False
-) -> Roles:  # type: ignore[assignment]
+    names: Sequence[str], config: LogConfig, place: str, words: Collection[str] = (), rest: bool = False
+) -> Roles:
     """Sort the columns of a table by role.
 
     Exact names go before patterns. `obs_*`, `act_*`, `episode`, `step`, `context`, `reward` and `terminated` need no
@@ -116,7 +123,7 @@ def assign(
     Raises:
         DataError: naming all columns that are missing, doubled or without a role, and what to type.
     """
-    doubled = sorted({name for name in names if list(names).count(name) > 1})
+    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
     if doubled:
         raise DataError(f"{place}: {_listed(doubled)} appears twice; rename one of them")
     taken: dict[str, str] = {}
@@ -213,6 +220,9 @@ def _typed(key: str, names: str | Sequence[str]) -> str:
 
 
 def _hydra_word(name: str) -> str:
+    """Return a name as it is typed; one that cannot be typed, as a pattern."""
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        return "".join(sign if sign.isalnum() else "?" for sign in name[:_LONGEST_NAME]) + "*"
     if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) or re.fullmatch(r"\d+", name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from mbrl_hdp.errors import DataError, short
 _SEPARATORS = ("\t", ";", "|", ",")
 _BLANKS = " "
 _SAMPLE_LINES = 200
+_CONTROL = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _REMARK = re.compile(r"\s*(#|//|%)")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
@@ -105,7 +107,18 @@ class TextTable:
         if not self.text.strip():
             raise DataError(f"{self.path}, line {self.header_line}: has a header but no rows")
         try:
-            table = pd.read_csv(
+            table = self._read(as_text)
+        except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError, OverflowError) as error:
+            raise self._find_bad_row() or DataError(f"{self.path} cannot be read as a table: {error}") from error
+        self._check_widths(table)
+        return pd.DataFrame(
+            {name: table[name] if name in as_text else self._numbers(table[name], name) for name in columns}
+        )
+
+    def _read(self, as_text: Sequence[str]) -> pd.DataFrame:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header lose cells otherwise
+            return pd.read_csv(
                 io.StringIO(self.text),
                 sep=r"\s+" if self.separator == _BLANKS else self.separator,
                 names=self.header,
@@ -119,17 +132,9 @@ class TextTable:
                 on_bad_lines="error",
                 low_memory=False,
             )
-        except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError, OverflowError) as error:
-            raise self._find_bad_row() or DataError(f"{self.path} cannot be read as a table: {error}") from error
-        self._check_widths(table)
-        return pd.DataFrame(
-            {
-                name: table[name]
-                if name in as_text
-                else to_numbers(table[name], lambda row, name=name: self.place(row, name), self.decimal)
-                for name in columns
-            }
-        )
+
+    def _numbers(self, column: pd.Series, name: str) -> pd.Series:
+        return to_numbers(column, lambda row: self.place(row, name), self.decimal)
 
     def words(self) -> set[str]:
         """Return the columns whose first rows hold words."""
@@ -204,7 +209,7 @@ def _decoded(path: Path) -> str:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if "\0" not in text:
+        if _CONTROL.search(text) is None:
             return text
     raise DataError(f"{path} is not a text file (neither UTF-8 nor UTF-16 nor Windows-1252)")
 

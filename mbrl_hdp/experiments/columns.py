@@ -82,6 +82,7 @@ class ColumnNames:
         Raises:
             DataError: naming the columns that the file lacks.
         """
+        changes = {"max_rows": None, **changes}  # every step gets its label
         log = self._read(source, replace(self.read, **changes), changes)
         return log if self.reduction is None else self.reduction.apply(log)
 

@@ -91,9 +91,9 @@ def _changes(words: Sequence[str]) -> dict[str, Any]:
         if key not in known or override.is_sweep_override():
             raise ConfigError(f"{override.input_line}: `label` has no setting {key!r}; {did_you_mean(key, known)}")
         changes[key] = override.value()
-    typed = OmegaConf.structured(LogConfig)
     try:
-        LogConfig(**{**OmegaConf.to_container(OmegaConf.merge(typed, changes)), **changes}).check()
+        OmegaConf.merge(OmegaConf.structured(LogConfig), changes)  # checks the types
+        LogConfig(**changes).check()
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(str(error).split())) from error
     return changes

@@ -102,7 +102,7 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
                 new, metrics = collect_episodes(run, epoch, log)
             with _timed(run, "model_s"):
                 is_refit = update_model(run, epoch, log)
-                metrics |= update_reward(run, epoch) if is_refit else {}
+                metrics |= update_reward(run, epoch, log) if is_refit else {}
             with _timed(run, "agent_s"):
                 metrics |= update_agent(run, epoch, new, is_refit)
             if _is_due(epoch + 1, run.budget.eval_every) or epoch + 1 == run.budget.num_epochs:
@@ -237,7 +237,7 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog) -> bool:
     return True
 
 
-def update_reward(run: Run, epoch: int) -> dict[str, float]:
+def update_reward(run: Run, epoch: int, log: RunLog | SilentLog) -> dict[str, float]:
     """Go on fitting the reward of imagined steps to all data, where it is learned with the model."""
     if run.learned_reward is None:
         return {}
@@ -245,6 +245,11 @@ def update_reward(run: Run, epoch: int) -> dict[str, float]:
     assert run.data is not None
     num_steps = _REWARD_STEPS * (run.budget.warm_model_steps if epoch == 0 else run.budget.model_steps)
     seed = sub_seed(run.config.seed, "reward", epoch)
+    if run.data.reward is not None and not np.ptp(run.data.reward[run.data.is_step]):
+        log.warns(
+            f"epoch {epoch}: every reward so far is {run.data.reward[0, 0]:g}, so env.reward=learned has learned "
+            "nothing to aim at; collect more at random (budget.warm_episodes), or write the reward as a function"
+        )
     return {"reward_rmse": run.learned_reward.fit(run.model, run.data, num_steps, seed)}
 
 

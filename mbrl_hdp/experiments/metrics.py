@@ -52,6 +52,10 @@ class SilentLog:
         self._bar.update(self._task, description=words, advance=1)
         self._lines.says(words)
 
+    def warns(self, words: str) -> None:
+        """Say what the user should know."""
+        self._bar.console.print(f"warning: {words}", highlight=False, markup=False, soft_wrap=True)
+
     def phase(self, num_steps: int) -> None:
         """Begin a part of the work with so many steps."""
         self._bar.reset(self._task, total=num_steps)
@@ -89,6 +93,11 @@ class RunLog:
         """Show the present step of the work."""
         self._bar.update(self._task, description=words, advance=int(self._is_in_phase))
         self._lines.says(words)
+
+    def warns(self, words: str) -> None:
+        """Say what the user should know, here and in app.log."""
+        _LOG.warning(words)
+        self._bar.console.print(f"warning: {words}", highlight=False, markup=False, soft_wrap=True)
 
     def phase(self, num_steps: int) -> None:
         """Begin the work after the last epoch: the bar and the time left are now those of `num_steps` episodes."""

@@ -85,6 +85,8 @@ def _lines(field: dataclasses.Field[Any], key: str) -> Iterator[Line]:
         for inner in dataclasses.fields(default):
             yield from _lines(inner, f"{key}.{inner.name}")
         return
+    if isinstance(default, list) and any(map(dataclasses.is_dataclass, default)):
+        return  # nothing that is typed on a command line
     rules = field.metadata
     words = [str(rules.get("help", ""))]
     options = tuple(map(str, rules.get("choices", ()))) or (("true", "false") if isinstance(default, bool) else ())

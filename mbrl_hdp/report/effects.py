@@ -143,7 +143,7 @@ def _shift_words(
     mine: Float[np.ndarray, " S"], usual: Float[np.ndarray, " S"], scale: _Scale, names: Names
 ) -> Iterator[str]:
     difference = (mine - usual) / scale.change
-    for column in np.argsort(-np.abs(difference)):
+    for column in np.argsort(-np.abs(difference)).tolist():
         if abs(difference[column]) > _SHIFT:
             more = mine[column] - usual[column]
             direction = "more" if more > 0 else "less"
@@ -155,7 +155,7 @@ def _feedback_words(
 ) -> Iterator[str]:
     difference = (mine - usual) * scale.obs[:, None] / scale.change
     for place in np.argsort(-np.abs(difference), axis=None):
-        source, target = np.unravel_index(int(place), difference.shape)
+        source, target = divmod(int(place), difference.shape[1])
         if abs(difference[source, target]) < _SHIFT:
             return
         yield (
@@ -173,9 +173,9 @@ def _noise_words(mine: Float[np.ndarray, " S"], usual: Float[np.ndarray, " S"], 
 
 
 def _predict(model: ContextModel, obs: np.ndarray, act: np.ndarray, slot: int) -> np.ndarray:
-    rows = [torch.as_tensor(values, dtype=torch.float32) for values in (obs, act)]
+    states, acts = (torch.as_tensor(values, dtype=torch.float32) for values in (obs, act))
     with torch.no_grad():
-        return model.dynamics.predict(*rows, torch.full((len(obs),), slot)).double().numpy()
+        return model.dynamics.predict(states, acts, torch.full((len(obs),), slot)).double().numpy()
 
 
 def _positive(values: np.ndarray) -> np.ndarray:

@@ -156,7 +156,7 @@ def contexts_figure(
     for row, number in enumerate(shown):
         steps = min(int(data.lengths[number]), _MAX_STEPS) if episodes is None else int(data.lengths[number])
         top, below = axes[2 * row], axes[2 * row + 1]
-        lines = _draw_observations(top, data.obs[number, : steps + 1, places], names)
+        lines = _draw_observations(top, data.obs[number, : steps + 1][:, places], names)
         top.set_title(f"episode {number}", loc="left", fontsize=10)
         _draw_probabilities(below, found.smoothed[number, :steps], colours)
         strips = {"most likely": found.most_likely[number, :steps]}

@@ -141,7 +141,8 @@ class StructuredDynamics(ContextDynamics):
         log_density = self.raw_log_std.new_zeros(len(targets), num_slots)
         for number, is_seen in enumerate(patterns):
             rows = (pattern_of == number).nonzero().squeeze(-1)
-            part = self._log_density(features[rows], targets[rows].nan_to_num(), slots, is_seen)
+            has_density = is_seen & (self.target_scaler.scale > 0)
+            part = self._density_of(features[rows], targets[rows].nan_to_num(), slots, has_density)
             log_density = log_density.index_put((rows,), part)
         return log_density
 
@@ -257,11 +258,12 @@ class StructuredDynamics(ContextDynamics):
         """Return the features and targets that carry density, a row each."""
         return self.features(obs, act), self.targets(obs, next_obs)
 
-    def _log_density(
-        self, features: Tensor, targets: Tensor, slots: Tensor | None = None, is_seen: Tensor | None = None
-    ) -> Tensor:
+    def _log_density(self, features: Tensor, targets: Tensor, slots: Tensor | None = None) -> Tensor:
+        return self._density_of(features, targets, slots, self.target_scaler.scale > 0)
+
+    def _density_of(self, features: Tensor, targets: Tensor, slots: Tensor | None, has_density: Tensor) -> Tensor:
+        """Return the log density of the targets that are marked."""
         std = self.noise_std() if slots is None else self.noise_std()[slots]
-        has_density = self.target_scaler.scale > 0 if is_seen is None else (self.target_scaler.scale > 0) & is_seen
         inverse_std = torch.where(has_density, 1.0 / std, 0.0)
         inputs, scaled = self.input_scaler(features), self.target_scaler(targets)
         offset = self._log_peak(std, has_density)

@@ -131,9 +131,9 @@ def test_missing_files_and_folders(full_data, tmp_path):
         save_trajectories(full_data, tmp_path / "folder.npz")
 
 
-@pytest.mark.parametrize("name", ["data.txt", "data", "data.npy", "D4RL/pen/human-v2"])
+@pytest.mark.parametrize("name", ["data.doc", "data", "data.npy", "D4RL/pen/human-v2"])
 def test_unknown_endings_tell_the_known_ones(full_data, name, tmp_path):
-    with pytest.raises(DataError, match=r"known are \.npz, \.csv and minari:ID"):
+    with pytest.raises(DataError, match=r"known are \.npz, \.csv, .*\.parquet.* and minari:ID"):
         load_trajectories(name)
     with pytest.raises(DataError, match=r"known are \.npz, \.csv and minari:ID"):
         save_trajectories(full_data, name)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mbrl_hdp.experiments.episodes import Record
 from mbrl_hdp.report.animation import animate_episode, animate_run, strips_of
 from mbrl_hdp.report.scenes import CartPoleScene, PictureScene
 
+ROOT = Path(__file__).resolve().parents[2]
 TRUTH = np.array([0, 0, 0, 1, 1, 2, 2, 2])
 LENGTH = len(TRUTH)
 AHEAD = (0xE6, 0xE8, 0xEB)
@@ -147,6 +149,19 @@ def test_another_environment_draws_itself(tmp_path, monkeypatch):
     frames, _ = frames_of(animate_run(run, tmp_path / "own.gif", is_trusted=True)[0])
     assert len(frames) == 7
     assert len(np.unique(frames[0].reshape(-1, 3), axis=0)) > 5
+
+
+def test_an_environment_that_takes_no_render_mode_is_drawn_without_a_picture(tmp_path, monkeypatch):
+    """examples/own_env: a wrapper inherits the render modes of what it wraps; its factory takes no render_mode."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / "own_env")
+    run = tmp_path / "run"
+    words = ["env=gymnasium", "env.id=switching_pendulum:SwitchingPendulum-v0", "agent=ni_sac", "profile=smoke"]
+    words += ["+env.kwargs.max_episode_steps=6", "budget.num_epochs=1"]
+    assert main(["train", *words, f"hydra.run.dir={run}"]) == 0
+    assert "epoch 1/1 done" in (run / "app.log").read_text()
+    gif = tmp_path / "own.gif"
+    assert main(["evaluate", str(run), "--episodes", "1", "--seed", "5", "--video", str(gif), "--trust"]) == 0
+    assert len(frames_of(gif)[0]) == 7
 
 
 def test_no_checkpoint_is_named(tmp_path):

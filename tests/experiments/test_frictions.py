@@ -1,0 +1,179 @@
+"""Small frictions of daily use that must not come back."""
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import mbrl_hdp
+from mbrl_hdp.cli import main
+from mbrl_hdp.doctor import Finding
+from mbrl_hdp.errors import ConfigError, PluginError
+from mbrl_hdp.experiments import metrics
+from mbrl_hdp.experiments.metrics import RunLog
+from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
+from mbrl_hdp.experiments.settings_help import completions, settings_of
+from mbrl_hdp.experiments.studies import load_study, study_names
+from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference.progress import FitProgress, PlainLines
+from mbrl_hdp.inference.saving import load
+from mbrl_hdp.types import TaskSpec
+
+
+def test_only_our_own_names_are_shown():
+    names = set(dir(mbrl_hdp))
+    assert {"fit", "Trajectories", "load", "collect"} <= names
+    assert not {"Any", "importlib", "annotations", "TYPE_CHECKING", "lazy_names", "register_envs"} & names
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", ["train", "fit"])
+    def test_every_setting_with_its_help_and_choices(self, command, capsys):
+        assert main([command, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert "prior.row_concentration=100" in text
+        assert "upper bound K on the number of contexts (at least 1, at most 1000)" in " ".join(text.split())
+        assert "(auto | cpu | cuda)" in text or "auto |" in text
+        for line in settings_of("main" if command == "train" else "fit"):
+            assert f"  {line.key}=" in text
+
+    def test_settings_of_fit_have_help(self):
+        lines = settings_of("fit")
+        assert [line.key for line in lines if not line.help] == []
+        assert {"obs", "time", "episode", "ignore", "resample", "overwrite", "out"} <= {line.key for line in lines}
+
+    def test_completion_of_fit(self, capsys, monkeypatch):
+        assert "max_contexts=" in completions("fit", "max_")
+        assert completions("fit", "gaps=m") == ["gaps=missing"]
+        assert "prior=hdp" in completions("fit", "prior=")
+        monkeypatch.setenv("COMP_LINE", "mbrl-hdp fit data.csv dyna")
+        assert main(["-sc", "query=bash"]) == 0
+        assert "dynamics=" in capsys.readouterr().out.split()
+
+
+class TestProgress:
+    def test_plain_lines_where_there_is_no_terminal(self, capsys):
+        with FitProgress(1, 10, True, Console(file=io.StringIO())) as bar:
+            report = bar.start_run("pooled", 10)
+            report(0, 1.5, 4)
+            bar.end_run(2, 10, False)
+        assert capsys.readouterr().out == "run 1/1 (pooled)  contexts found 2\n"
+
+    def test_a_line_every_ten_seconds(self, capsys, monkeypatch):
+        now = iter([0.0, 3.0, 11.0, 11.0, 12.0])
+        monkeypatch.setattr("mbrl_hdp.inference.progress.time.monotonic", lambda: next(now))
+        lines = PlainLines(True, Console(file=io.StringIO()))
+        for words in ("early", "late", "too soon"):
+            lines.says(words)
+        assert capsys.readouterr().out == "late\n"
+
+    def test_none_where_nobody_asked_or_a_terminal_has_a_bar(self, capsys):
+        PlainLines(False, Console(file=io.StringIO())).says("x", is_due=True)
+        PlainLines(True, Console(file=io.StringIO(), force_terminal=True)).says("x", is_due=True)
+        assert capsys.readouterr().out == ""
+
+    def test_a_run_writes_app_log_and_the_final_phase_has_its_own_bar(self, tmp_path, capsys, caplog):
+        with caplog.at_level("INFO", "mbrl_hdp"), RunLog(tmp_path, 2, True) as log:
+            log.epoch({"epoch": 0, "return_mean": 12.5, "num_contexts": 2})
+            log.epoch({"epoch": 1, "return_mean": 13.5, "num_contexts": 2})
+            log.phase(5)
+            log.says("final: evaluating 1/5")
+            task = log._bar.tasks[0]
+            assert (task.completed, task.total) == (1, 5)
+        assert "epoch 2/2 done" in capsys.readouterr().out
+        assert "return 13.5" in caplog.text
+        assert metrics.read_metrics(tmp_path)[1]["return_mean"] == "13.5"
+
+
+class TestReproduce:
+    def test_quick_cells_have_the_seeds_that_were_asked_for(self):
+        for name in study_names():
+            seeds = {cell["seed"] for cell in load_study(name).cells([7], True)}
+            assert seeds == {7}, name
+
+    def test_sizes_that_no_cell_has_are_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"--sizes 4: table1 has no such cell; it has 3, 5"):
+            reproduce("table1", ReproduceOptions(is_quick=True, sizes=[4], out=tmp_path))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_list(self, capsys):
+        assert main(["reproduce", "--list"]) == 0
+        text = capsys.readouterr().out
+        assert all(name in text for name in study_names())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seed", "-1"], "--seed must be at least 0"),
+        (["--video", "episode.mp4"], "ends in .gif"),
+        (["--video", "nowhere/episode.gif"], "no folder nowhere"),
+    ],
+)
+def test_evaluate_refuses_before_any_work(words, message, capsys, tmp_path):
+    assert main(["evaluate", str(tmp_path), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_doctor_says_that_nothing_is_missing():
+    from mbrl_hdp.cli import _health
+
+    fine = [Finding("ok", "a", "1"), Finding("ok", "b", "1"), Finding("optional", "c", "not installed")]
+    assert _health(fine) == "Nothing is missing: 2 checks are fine, 1 optional parts are not installed"
+    assert _health([*fine, Finding("missing", "d", "")]).startswith("1 part is missing: 2 checks are fine")
+
+
+def test_a_model_of_a_plugin_that_is_gone_names_its_package(tmp_path, monkeypatch):
+    from mbrl_hdp.inference import saving
+    from mbrl_hdp.inference.fit import build_model
+    from mbrl_hdp.inference.model import ModelParts, Part
+
+    registry = load_registry()
+    parts = ModelParts(
+        *(
+            Part(name, registry.get(kind, name).spec.config())
+            for kind, name in (("prior", "hdp"), ("dynamics", "linear"), ("distillation", "stationary"))
+        )
+    )
+    model = build_model(parts, TaskSpec(max_contexts=2, obs_dim=1, act_dim=0, seed=0), registry)
+    monkeypatch.setattr(saving, "_distributions", lambda: {"mbrl_hdp_priors": ["my-priors"]})
+    model.save(tmp_path)
+    assert json.loads((tmp_path / "model.json").read_text())["parts"]["prior"]["package"] == "my-priors"
+    with pytest.raises(PluginError, match=r"needs prior 'hdp' of the package my-priors, .*pip install my-priors"):
+        load(tmp_path, load_registry(disable=["priors"]))
+    assert load(tmp_path).num_contexts == model.num_contexts
+
+
+def test_a_learned_reward_that_never_saw_a_reward_says_so(tmp_path, capsys):
+    from mbrl_hdp.experiments.loop import update_reward
+
+    calls = []
+
+    class Reward:
+        def fit(self, *_):
+            calls.append(1)
+            return 0.0
+
+    @dataclasses.dataclass
+    class OneRun:
+        """What `update_reward` reads of a run."""
+
+        data: mbrl_hdp.Trajectories
+        learned_reward = Reward()
+        model = object()
+        config = type("C", (), {"seed": 0})
+        budget = type("B", (), {"warm_model_steps": 1, "model_steps": 1})
+
+    obs = np.zeros((2, 4, 1))
+    flat, varied = (mbrl_hdp.Trajectories(obs, reward=np.array(r)) for r in ([[0.0] * 3] * 2, [[0.0, 1.0, 0.0]] * 2))
+    with RunLog(tmp_path, 1, True) as log:
+        update_reward(OneRun(varied), 0, log)
+        assert "every reward so far" not in capsys.readouterr().err
+        update_reward(OneRun(flat), 0, log)
+    assert "warning: epoch 0: every reward so far is 0, so env.reward=learned has learned nothing" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert len(calls) == 2

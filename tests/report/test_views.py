@@ -1,0 +1,71 @@
+"""A model shows itself in Python and in a notebook."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+
+import mbrl_hdp
+from mbrl_hdp.errors import DataError
+from mbrl_hdp.report.figures import context_colours
+
+QUICK = mbrl_hdp.FitConfig(num_steps=5, polish_steps=2, num_restarts=1)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(60, 3)).cumsum(0)
+    frame = pd.DataFrame(values, columns=["obs_a", "obs_b", "obs_c"]).assign(episode=np.arange(60) // 20, act_u=1.0)
+    frame["act_u"] = rng.normal(size=60)
+    frame["obs_c"] = 5.0
+    return mbrl_hdp.fit(frame, dynamics="linear", max_contexts=2, config=QUICK, progress=False), frame
+
+
+def test_a_constant_column_does_not_spoil_the_score(fitted):
+    model, _ = fitted
+    assert all(run["held_out_rmse"] < 10 for run in model.report.runs)
+
+
+def test_print_and_summary(fitted):
+    model, frame = fitted
+    assert str(model) == model.summary()
+    assert "How sure:" in str(model)
+    assert "mean posterior probability" not in model.summary()
+    assert "mean posterior probability" in model.summary(frame)
+    if model.num_contexts > 1:
+        assert "gain of act_u on obs_a" in model.summary(frame)
+
+
+def test_figures_by_episode_and_column(fitted):
+    model, frame = fitted
+    figure = model.plot_contexts(frame, episodes=[2, 0], columns=["obs_b", 0])
+    assert [ax.get_title(loc="left") for ax in figure.axes][::2] == ["episode 2", "episode 0"]
+    assert [line.get_label() for line in figure.axes[0].lines] == ["obs_b", "obs_a"]
+    assert len(figure.axes[0].lines[0].get_xdata()) == 20
+    assert model.plot_transition().axes
+    assert model.plot_stationary().axes
+    with pytest.raises(DataError, match="there is no column 'obs_d'; did you mean"):
+        model.plot_contexts(frame, columns=["obs_d"])
+    with pytest.raises(DataError, match="the data has episodes 0 to 2"):
+        model.plot_contexts(frame, episodes=[3])
+
+
+def test_a_notebook_shows_it(fitted):
+    html = fitted[0]._repr_html_()
+    assert html.startswith("<pre>")
+    assert "data:image/png;base64," in html
+    assert "http" not in html.partition("<img")[0]
+
+
+def test_ten_colours_differ_also_for_a_colour_blind_reader():
+    colours = np.array([to_rgb(colour) for colour in context_colours(10)])
+    # Machado et al. (2009), deuteranomaly and protanomaly of severity 1, on linear RGB.
+    deutan = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
+    protan = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    for matrix in (np.eye(3), np.array(deutan), np.array(protan)):
+        seen = np.clip(linear @ matrix.T, 0, 1)
+        shown = np.where(seen <= 0.0031308, 12.92 * seen, 1.055 * seen ** (1 / 2.4) - 0.055)
+        distance = np.linalg.norm(shown[:, None] - shown[None], axis=-1) + 9 * np.eye(10)
+        assert distance.min() > 0.19
