@@ -75,7 +75,7 @@ def page(records: list[CellRecord]) -> Page:
                 "accuracy",
                 "scores",
                 "minutes",
-            ),  # fmt: skip
+            ),
             [_each(record) for record in records],
         ),
     ]
