@@ -98,12 +98,14 @@ class PlanningAgent(Agent):
 
     def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:  # noqa: ARG002
         """Restore the planner for the model, with the settings that were chosen."""
-        if "tuning" in state:
+        tensors = dict(state)
+        tuning = tensors.pop("tuning", None)
+        if tuning is not None:
             assert self.task.planner is not None
-            self._tuning = Tuning(**state["tuning"])
+            self._tuning = Tuning(**tuning)
             self.config = self._tuning.apply(self.task.planner)
         if model is not None:
-            self._use(model).load_state_dict(state)
+            self._use(model).load_state_dict(tensors)
 
     def export(self, folder: Path, kept: Bool[np.ndarray, " K"] | None) -> None:
         """Write nothing: the model is all that it needs."""

@@ -109,17 +109,18 @@ def _group(records: list[CellRecord], agent: str, failure: str) -> list[CellReco
 
 
 def _rows(agent: str, records: list[CellRecord]) -> list[list[str]]:
-    ours = [f"{agent}, ours"]
-    for failure in FAILURES:
-        returns = _returns(records, agent, failure)
-        if not returns:
-            ours.append("-")
-            continue
-        low, high = bootstrap_interval(returns)
-        spread = stdev(np.concatenate(returns).tolist())
-        seeds = "" if len(returns) == len(SEEDS) else f", {len(returns)} seed(s)"
-        ours.append(f"{mean(r.mean() for r in returns):.2f} ± {spread:.2f} [{low:.2f}, {high:.2f}]{seeds}")
-    return [ours, [f"{agent}, paper", *PAPER[agent]]]
+    ours = [return_cell(_returns(records, agent, failure)) for failure in FAILURES]
+    return [[f"{agent}, ours", *ours], [f"{agent}, paper", *PAPER[agent]]]
+
+
+def return_cell(returns: list[Returns]) -> str:
+    """Return the cell of a table: mean over seeds, spread over episodes, interval; a dash where nothing has run."""
+    if not returns:
+        return "-"
+    low, high = bootstrap_interval(returns)
+    spread = stdev(np.concatenate(returns).tolist())
+    seeds = "" if len(returns) == len(SEEDS) else f", {len(returns)} seed(s)"
+    return f"{mean(r.mean() for r in returns):.2f} ± {spread:.2f} [{low:.2f}, {high:.2f}]{seeds}"
 
 
 def _difference_row(agent: str, other: str, records: list[CellRecord]) -> list[str]:

@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
 FAILURES = {"hard": "cartpole_hard", "soft .1": "cartpole_soft01", "soft .3": "cartpole_soft03",
             "soft .5": "cartpole_soft05"}  # fmt: skip
+TASKS = {"drone": "drone", "intersection": "intersection"}
 AGENTS = {"C-CEM": "c_cem", "C-SAC": "c_sac", "FI-SAC": "fi_sac", "NI-SAC": "ni_sac"}
 # Where unfinished runs wait to be continued.
-_RUNS = Path("outputs") / "reproduce" / "table2"
+_RUNS = Path("outputs") / "reproduce" / "runs"
 # What decides nothing, or is in the resolved configuration under another name.
 _NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit")
 
 
 def preset_of(settings: Settings) -> str:
     """Return the preset of a cell: `experiment=NAME`, or `experiment=paper/NAME` with the paper's budget."""
-    name = f"{FAILURES[settings['failure']]}_{AGENTS[settings['agent']]}"
+    env = TASKS[settings["task"]] if "task" in settings else FAILURES[settings["failure"]]
+    name = f"{env}_{AGENTS[settings['agent']]}"
     return f"paper/{name}" if settings["profile"] == "paper" else name
 
 
