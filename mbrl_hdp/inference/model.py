@@ -94,6 +94,7 @@ class ContextModel(mbrl.models.Model):
         parts: which plugins these are.
         report: how the model was learned.
         level_heads: parameters of the heads of merged contexts, one for each merge of `report.levels`.
+        is_settled: whether every active slot is a context, because the number was known (`fit.num_contexts`).
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ContextModel(mbrl.models.Model):
         self.prior, self.dynamics = prior, dynamics
         self.report = FitReport()
         self.level_heads: dict[str, Tensor] = {}
+        self.is_settled = False
         self.num_data_episodes: int | None = None
         self.num_data_transitions: int | None = None
         self.register_buffer("is_active", torch.ones(task.max_contexts, dtype=torch.bool))
@@ -124,7 +126,8 @@ class ContextModel(mbrl.models.Model):
         """Decide anew which slots to keep and reduce the chain to them (Theorem 1)."""
         with torch.no_grad():
             posterior = self.posterior()
-            self._kept = keep_at_least(posterior, self.distillation.keep(posterior)).to(self.is_active.device)
+            keep = self.is_active if self.is_settled else self.distillation.keep(posterior)
+            self._kept = keep_at_least(posterior, keep).to(self.is_active.device)
             self._chain = apply_keep_mask(posterior, self._kept)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContextModel:

@@ -31,6 +31,8 @@ from mbrl_hdp.seeding import sub_seed, torch_generator
 
 # Networks are not tried where they could explain less than this of what closed-form heads leave over.
 _LEAST_EXPLAINABLE = 0.03
+# Held-out nats per step by which other heads, from the same contexts, rule out more runs of one kind of heads.
+_OUTDONE = 1.0
 # One in so many steps of a run from random heads is added to lower its floors before runs are compared.
 _SHARPEN = 4
 # Rounds of closed-form training from random heads in which the likelihood is tempered.
@@ -142,7 +144,7 @@ class Runs:
         """Return whether a candidate has nothing to add to the runs so far."""
         if self.warm_start is not None or self.job.config.start != "search":
             return False
-        return self._is_confirmed(start) or self._is_explained(start)
+        return self._is_confirmed(start) or self._is_outdone(start) or self._is_explained(start)
 
     def _is_confirmed(self, start: Start) -> bool:
         """Return whether a run from random heads already agreed with the one from the search, and did no better."""
@@ -153,6 +155,14 @@ class Runs:
             return False
         agree = all(run.model.num_contexts == found[0].model.num_contexts for run in others)
         return agree and choose([run.score for run in (found[0], *others)]) == 0
+
+    def _is_outdone(self, start: Start) -> bool:
+        """Return whether random heads of this kind would have to make up for much that other heads predict better."""
+        searched = [run for run in self.results if run.start.contexts is not None]
+        same = [run.score.log_likelihood for run in searched if run.start.dynamics.name == start.dynamics.name]
+        if start.contexts is not None or not same:
+            return False
+        return max(run.score.log_likelihood for run in searched) > max(same) + _OUTDONE
 
     def _is_explained(self, start: Start) -> bool:
         """Return whether other heads explain all that state and action can, so that networks have nothing to add."""
@@ -228,6 +238,7 @@ def polish(model: ContextModel, job: Job, seed: int, report: Report, num_steps: 
         else:
             length = trainer.run(report, from_scratch=False)
         trainer.settle_chain()
+    model.is_settled = job.config.num_contexts is not None
     model.extract()
     return length
 

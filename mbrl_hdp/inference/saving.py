@@ -44,6 +44,7 @@ def save_model(model: ContextModel, folder: Path) -> None:
             for kind, part in ((kind, getattr(model.parts, kind)) for kind in _KINDS)
         },
         "report": dataclasses.asdict(model.report),
+        "is_settled": model.is_settled,
     }
     level_heads = {_LEVELS + name: value for name, value in model.level_heads.items()}
     write_tensors(folder / _NUMBERS, model.state_dict() | level_heads, words)
@@ -77,7 +78,7 @@ def load(folder: str | Path, registry: Registry | None = None, device: str = "cp
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{folder / _NUMBERS} is damaged: {error}; save the model again") from error
     model = build_model(parts, task, registry)
-    _fill(model, tensors, folder / _NUMBERS)
+    _fill(model, words, tensors, folder / _NUMBERS)
     model.report = report
     return model.to(resolve_device(device, lambda: has_small_networks(model.dynamics)))
 
@@ -88,17 +89,17 @@ def load_parameters(model: ContextModel, folder: Path) -> None:
     Raises:
         CheckpointError: if the file is missing or damaged, or belongs to a model of other sizes.
     """
-    _, tensors = _read(folder / _NUMBERS)
-    _fill(model, tensors, folder / _NUMBERS)
+    _fill(model, *_read(folder / _NUMBERS), folder / _NUMBERS)
 
 
-def _fill(model: ContextModel, tensors: dict[str, torch.Tensor], path: Path) -> None:
+def _fill(model: ContextModel, words: Mapping[str, Any], tensors: dict[str, torch.Tensor], path: Path) -> None:
     own = {name: value for name, value in tensors.items() if not name.startswith(_LEVELS)}
     model.level_heads = {name.removeprefix(_LEVELS): tensors[name] for name in tensors.keys() - own.keys()}
     try:
         model.load_state_dict(own)
     except RuntimeError as error:
         raise CheckpointError(f"{path} belongs to another model: {' '.join(str(error).split())}") from error
+    model.is_settled = bool(words.get("is_settled", False))
     model.extract()
 
 

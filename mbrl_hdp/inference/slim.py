@@ -44,6 +44,7 @@ def without_spurious(model: ContextModel, registry: Registry | None = None) -> C
     assert isinstance(small.prior, StartablePrior)
     small.prior.start_from(model.chain, max(_LEAST_STRENGTH, float(model.report.num_transitions)))
     small.report = model.report
+    small.is_settled = model.is_settled
     small.extract()
     if small.num_contexts != model.num_contexts:
         raise ConfigError(

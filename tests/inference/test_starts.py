@@ -13,6 +13,7 @@ from mbrl_hdp.inference.model import Part
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.scoring import align
 from mbrl_hdp.inference.search import find_contexts
+from mbrl_hdp.inference.slim import without_spurious
 from mbrl_hdp.inference.starts import Contexts, angle_columns, informed, plan_starts
 from mbrl_hdp.inference.structure import search_structure
 from mbrl_hdp_dynamics import DeltaMlpConfig, SparseConfig
@@ -45,6 +46,9 @@ def test_defaults_find_the_contexts_of_a_pendulum(pendulum, model):
     assert model.parts.dynamics.name == "sparse"
     assert {run["dynamics"] for run in model.report.runs} >= {"sparse", "linear"}
     assert model.report.search["num_contexts"] == 2
+    # Straight lines from the same contexts predict far worse, so random starts of theirs are not tried.
+    assert "linear (tempered)" in model.report.search["skipped"]
+    assert [run["schedule"] for run in model.report.runs if run["dynamics"] == "linear"] == ["search", "one context"]
 
 
 def test_the_equations_name_the_actuator(model):
@@ -102,7 +106,7 @@ def test_contexts_take_the_first_slots():
     np.testing.assert_allclose(contexts.slots(4, torch.device("cpu"))[..., :2], probability)
 
 
-def test_a_known_number_of_contexts():
+def test_a_known_number_of_contexts(tmp_path):
     data = world(60, 0, contexts=(0, 1, 2))
     known = FitConfig(num_contexts=3)
     model = mbrl_hdp.fit(data, weak_prior(), dynamics="linear", max_contexts=5, config=known, progress=False)
@@ -110,6 +114,9 @@ def test_a_known_number_of_contexts():
     assert align(model.most_likely(data), data.context).accuracy > 0.9
     two = mbrl_hdp.fit(world(60, 0), weak_prior(), dynamics="linear", max_contexts=5, config=known, progress=False)
     assert two.num_contexts == 3  # also where the data would say two
+    two.save(tmp_path)
+    assert mbrl_hdp.load(tmp_path).num_contexts == 3
+    assert without_spurious(two).num_contexts == 3
 
 
 def test_a_known_number_that_cannot_be(pendulum):

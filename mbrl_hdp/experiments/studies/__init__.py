@@ -19,6 +19,7 @@ _STUDIES = {
     "recipes": "recipes",
     "theorem3": "theorem3",
     "systems": "systems",
+    "systems_fit": "systems_fit",
 }
 
 

@@ -1,0 +1,55 @@
+"""The study `systems_fit`: which cells there are, what its gates ask for, one cell end to end."""
+
+from mbrl_hdp.envs.systems import SYSTEMS
+from mbrl_hdp.experiments.studies import systems_fit
+from mbrl_hdp.experiments.studies.study import CellRecord
+
+
+def record(settings, found=None, accuracy=1.0, seconds=10.0, level="sure"):
+    true = 1 if settings["variant"].startswith("still") else 2
+    results = {
+        "found": true if found is None else found, "true": true, "accuracy": accuracy, "cpu_s": seconds,
+        "dynamics": "sparse", "level": level, "searched": 2, "runs": ["a"],
+    }  # fmt: skip
+    return CellRecord(settings, results, "abc", 1.0)
+
+
+def missed(change):
+    cells = systems_fit.cells(None, False)
+    gates = systems_fit.page([change(i, cell) for i, cell in enumerate(cells)]).gates
+    return [i for i, gate in enumerate(gates) if not gate.is_met]
+
+
+def test_every_system_with_and_without_switching():
+    cells = systems_fit.cells(None, False)
+    assert len(cells) == 2 * len(SYSTEMS)
+    assert {(cell["method"], cell["seed"]) for cell in cells} == {("fit", 100)}
+
+
+def test_every_gate_can_be_missed():
+    num = len(SYSTEMS)
+    assert missed(lambda _, cell: record(cell)) == []
+    assert missed(lambda _, cell: record(cell, seconds=70.0)) == [0]
+    assert missed(lambda i, cell: record(cell, seconds=301.0 if i == 0 else 1.0)) == [1]
+    plain = [i for i, cell in enumerate(systems_fit.cells(None, False)) if cell["variant"] == "plain"]
+    assert missed(lambda i, cell: record(cell, 3 if i in plain[: num // 9] else None)) == [2]
+    still = [i for i in range(2 * num) if i not in plain]
+    assert missed(lambda i, cell: record(cell, 2 if i in still[: num // 10] else None)) == [3]
+    assert missed(lambda _, cell: record(cell, accuracy=0.96)) == [4]
+    assert missed(lambda i, cell: record(cell, accuracy=0.9 if i in plain[:4] else 1.0)) == [5]
+    unsure = dict.fromkeys(plain[:4], "unsure")
+    assert missed(lambda i, cell: record(cell, accuracy=0.9 if i in unsure else 1.0, level=unsure.get(i, "sure"))) == []
+
+
+def test_gates_are_open_until_every_cell_is_there():
+    records = [record(cell) for cell in systems_fit.cells(None, False)[1:]]
+    assert {gate.is_met for gate in systems_fit.page(records).gates} == {None}
+
+
+def test_a_cell_without_switching():
+    found = systems_fit.run_cell(
+        {"method": "fit", "system": "pendulum", "variant": "still", "seed": 1, "num_episodes": 12}
+    )
+    assert (found["found"], found["true"], found["accuracy"]) == (1, 1, 1.0)
+    assert found["level"] in {"sure", "fairly sure", "unsure"}
+    assert found["dynamics"] == "sparse"
