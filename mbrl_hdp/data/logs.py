@@ -152,7 +152,7 @@ def build_log(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Calla
     codes, context_names = _contexts([table for table, _, _ in long], roles, place)
     episodes = [_episode(table, roles, code) for (table, _, _), code in zip(long, codes, strict=True)]
     data = Trajectories.from_episodes(episodes, config.allow_missing or any(map(_has_holes, episodes)))
-    has_time, has_names = "time" in roles.single, "episode" in roles.single
+    has_time, has_names = "time" in roles.single, config.episode is not None
     dt = None if ordered.found is None or not has_time else (config.resample or ordered.found.dt)
     return Log(
         data,

@@ -26,11 +26,12 @@ from mbrl_hdp.inference.saving import load
 from mbrl_hdp.inference.scoring import align
 
 
-def save_labels(found: Analysis, path: Path, log: Log) -> None:
+def save_labels(found: Analysis, path: Path, log: Log | None = None) -> None:
     """Write one row a step: episode, step, filtered_0.., smoothed_0.., most_likely.
 
     Where the data has them, `time` (the stamp at which the step begins) and `episode_name` follow, as they stand there.
     """
+    log = log or Log(found.data, (), ())
     header = [f"{kind}_{k}" for kind in ("filtered", "smoothed") for k in range(found.filtered.shape[-1])]
     more = ["time"] * bool(log.stamps) + ["episode_name"] * bool(log.episode_names)
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:

@@ -111,7 +111,8 @@ def test_labels_report_and_figures_share_the_pass(fitted, passes, tmp_path, monk
     save_labels(found, tmp_path / "labels.csv")
     assert "accuracy" in describe(model, found, "labels.csv")
     write_fit_report(model, found, tmp_path)
-    assert passes == {"log_prob_slots": 1, "predict": 0}
+    # What each context does and where the noise sits take the expected next observations, once each.
+    assert passes == {"log_prob_slots": 1, "predict": 2 * model.num_contexts}
     with (tmp_path / "labels.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["most_likely"]) for row in rows] == found.most_likely[data.is_step].tolist()

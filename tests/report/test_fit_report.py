@@ -75,7 +75,7 @@ def test_json_is_strict_and_whole(fitted, tmp_path):
 def test_figures_are_pictures(fitted, tmp_path):
     model, data = fitted
     found = model.analyse(data)
-    paths = save_figures(model, found, summarise(model, found), tmp_path, ["obs_a"])
+    paths = save_figures(model, found, summarise(model, found), tmp_path)
     assert [path.name for path in paths] == ["transition.png", "stationary.png", "contexts.png"]
     for path in paths:
         pixels = imread(path)
