@@ -65,7 +65,13 @@ gymnasium.register("Faulty-v0", Faulty)
 '''
 _WORDS = (
     *("train", "profile=smoke", "env=gymnasium", "env.id=faulty:Faulty-v0", "max_contexts=3", "planner.horizon=3"),
-    *("dynamics.hidden_sizes=[16]", "budget.num_epochs=2", "budget.warm_episodes=6", "budget.eval_episodes=1"),
+    *(
+        "dynamics=delta_mlp",
+        "dynamics.hidden_sizes=[16]",
+        "budget.num_epochs=2",
+        "budget.warm_episodes=6",
+        "budget.eval_episodes=1",
+    ),
     *("budget.final_eval_episodes=1", "budget.warm_model_steps=20", "budget.model_steps=5", "hydra.run.dir=run"),
 )
 _FIRST = "training episode 0, step 5"

@@ -26,7 +26,13 @@ BUDGET = [
     *("budget.warm_episodes=60", "budget.warm_model_steps=300", "budget.num_epochs=2", "budget.episodes_per_epoch=5"),
     *("budget.eval_episodes=2", "budget.final_eval_episodes=20"),
 ]
-QUICK = ["profile=smoke", "planner.horizon=2", "dynamics.hidden_sizes=[8]", "+env.kwargs.max_episode_steps=6"]
+QUICK = [
+    "profile=smoke",
+    "planner.horizon=2",
+    "dynamics=delta_mlp",
+    "dynamics.hidden_sizes=[8]",
+    "+env.kwargs.max_episode_steps=6",
+]
 AGENTS = {"C-CEM": ["max_contexts=4"], "context-blind CEM": ["max_contexts=1"]}
 REWARDS = {"formula": ["env.reward=switching_pendulum:reward"], "learned": ["env.reward=learned"]}
 

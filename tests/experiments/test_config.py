@@ -14,7 +14,7 @@ from mbrl_hdp.experiments.loop import run_budget, train
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.schedule import FitConfig
 
-SMALL = ["profile=smoke", "max_contexts=2", "dynamics.hidden_sizes=[8]", "planner.horizon=2"]
+SMALL = ["profile=smoke", "max_contexts=2", "dynamics=delta_mlp", "dynamics.hidden_sizes=[8]", "planner.horizon=2"]
 MY_ENV = """
 id: Pendulum-v1
 kwargs: {max_episode_steps: 8}
@@ -80,7 +80,8 @@ class TestFit:
         config = typed("profile=fast")
         first, standard = fit_config(config, run_budget(config, load_registry()), True), FitConfig()
         assert type(first) is FitConfig
-        assert first == standard
+        # In the loop nobody reads a verdict after every refit: its searches are left out.
+        assert first == dataclasses.replace(standard, halves_within_s=0.0)
         config = typed("profile=smoke", "recipe=literal")
         first = fit_config(config, run_budget(config, load_registry()), True)
         assert (first.recipe, first.num_restarts, first.polish_steps) == ("literal", 1, 0)
@@ -160,7 +161,8 @@ def test_presets_compose(preset):
     assert preset.removeprefix("paper/") == f"{config.env.name}_{config.agent.name}"
     is_paper = preset.startswith("paper/")
     assert config.profile == ("paper" if is_paper else "fast")
-    assert config.prior.row_concentration == (1000.0 if is_paper else 100.0)
+    paper = 5000.0 if config.env.name == "drone" else 1000.0
+    assert config.prior.row_concentration == (paper if is_paper else 100.0)
 
 
 def test_every_preset_has_the_papers_beside_it():

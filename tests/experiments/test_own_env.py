@@ -19,7 +19,7 @@ from mbrl_hdp.hooks import load_registry
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_env"
 PENDULUM = ["env=gymnasium", "env.id=Pendulum-v1", "+env.kwargs.max_episode_steps=8"]
-SMALL = ["profile=smoke", "max_contexts=2", "dynamics.hidden_sizes=[8]", "planner.horizon=2"]
+SMALL = ["profile=smoke", "max_contexts=2", "dynamics=delta_mlp", "dynamics.hidden_sizes=[8]", "planner.horizon=2"]
 
 FUNCTIONS = """
 import numpy as np
