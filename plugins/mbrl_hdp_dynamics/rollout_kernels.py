@@ -106,8 +106,6 @@ def _tables(heads: ContextHeads, layout: StepLayout, inputs: ColumnScaler, targe
     (weight, out_weight), (bias, out_bias) = heads.weights, heads.biases
     is_angle = np.zeros(layout.body_width, np.bool_)
     is_angle[[column for kind, column in layout.features if kind in (SINE, COSINE)]] = True
-    scales = [_array(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
-    layers = pad_hidden(_array(weight), _array(bias)), pad_output(_array(out_weight)), _array(out_bias)
     return _Tables(
         np.array(layout.features, np.int64),
         is_angle,
@@ -117,8 +115,13 @@ def _tables(heads: ContextHeads, layout: StepLayout, inputs: ColumnScaler, targe
         layout.has_attitude,
         layout.uses_next,
         np.float32(layout.dt),
-        *scales,
-        *layers,
+        _array(inputs.centre),
+        _array(inputs.inverse_scale),
+        _array(targets.centre),
+        _array(targets.scale),
+        pad_hidden(_array(weight), _array(bias)),
+        pad_output(_array(out_weight)),
+        _array(out_bias),
     )
 
 
