@@ -106,8 +106,6 @@ def _tables(heads: ContextHeads, layout: StepLayout, inputs: ColumnScaler, targe
     (weight, out_weight), (bias, out_bias) = heads.weights, heads.biases
     is_angle = np.zeros(layout.body_width, np.bool_)
     is_angle[[column for kind, column in layout.features if kind in (SINE, COSINE)]] = True
-    scales = [array_of(scale) for scale in (inputs.centre, inputs.inverse_scale, targets.centre, targets.scale)]
-    layers = pad_hidden(array_of(weight), array_of(bias)), pad_output(array_of(out_weight)), array_of(out_bias)
     return _Tables(
         np.array(layout.features, np.int64),
         is_angle,
@@ -117,8 +115,13 @@ def _tables(heads: ContextHeads, layout: StepLayout, inputs: ColumnScaler, targe
         layout.has_attitude,
         layout.uses_next,
         np.float32(layout.dt),
-        *scales,
-        *layers,
+        array_of(inputs.centre),
+        array_of(inputs.inverse_scale),
+        array_of(targets.centre),
+        array_of(targets.scale),
+        pad_hidden(array_of(weight), array_of(bias)),
+        pad_output(array_of(out_weight)),
+        array_of(out_bias),
     )
 
 

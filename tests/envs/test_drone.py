@@ -219,6 +219,7 @@ def test_vehicle_description_follows_the_config():
 def test_presets(name):
     preset = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
     assert set(preset) - {"report_kwargs"} == {"defaults", "name", "id", "kwargs", "reward"}
+    assert preset.get("report_kwargs") == ({"backend": "pybullet"} if name.endswith("vector") else None)
     assert preset["name"] == name
     env = gymnasium.make(f"mbrl_hdp.envs:{preset['id']}", **preset["kwargs"])
     core = env.unwrapped

@@ -205,7 +205,7 @@ def test_scores_of_an_episode_are_known():
     obs[3, [1, 4, 5]] = -1.0, -np.cos(0.1), -np.sin(0.1)
     found = env.episode_scores(obs)
     assert found == pytest.approx({"lane_error": 0.75, "heading_error": 0.2, "closest": 1.5, "collision": 1.0})
-    assert env.episode_scores(obs[2:])["collision"] == 0.0
+    assert env.episode_scores(obs[3:])["collision"] == 0.0
 
 
 def test_overlap_is_the_packages():
@@ -310,6 +310,7 @@ def test_wrong_settings_are_refused(settings, message):
 def test_presets(name):
     preset = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
     assert set(preset) - {"report_kwargs"} == {"defaults", "name", "id", "kwargs", "reward"}
+    assert preset.get("report_kwargs") == ({"backend": "highway_env"} if name.endswith("vector") else None)
     assert preset["name"] == name
     env = gymnasium.make(f"mbrl_hdp.envs:{preset['id']}", **preset["kwargs"])
     assert env.unwrapped.config == IntersectionConfig()

@@ -1,7 +1,7 @@
 """The configuration of `train`: budgets, fit.*, presets of the user's own, names of environments."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -81,7 +81,7 @@ class TestFit:
         first, standard = fit_config(config, run_budget(config, load_registry()), True), FitConfig()
         assert type(first) is FitConfig
         # In the loop nobody reads a verdict after every refit: its searches are left out.
-        assert first == dataclasses.replace(standard, halves_within_s=0.0)
+        assert first == replace(standard, halves_within_s=0.0)
         config = typed("profile=smoke", "recipe=literal")
         first = fit_config(config, run_budget(config, load_registry()), True)
         assert (first.recipe, first.num_restarts, first.polish_steps) == ("literal", 1, 0)
