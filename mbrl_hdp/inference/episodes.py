@@ -56,3 +56,11 @@ class EpisodeTensors:
             return EpisodeBatch(self.obs, self.act, self.lengths, self.is_observed)
         mask = None if self.is_observed is None else self.is_observed[index]
         return EpisodeBatch(self.obs[index], self.act[index], self.lengths[index], mask)
+
+
+def some_episodes(data: Trajectories, most_transitions: int) -> Trajectories:
+    """Return all episodes, or, of more data, episodes spread over it with about `most_transitions` transitions."""
+    count = max(2, round(most_transitions * data.num_episodes / max(int(data.is_observed.sum()), 1)))
+    if count >= data.num_episodes:
+        return data
+    return data.select(np.linspace(0, data.num_episodes - 1, count).round().astype(int))

@@ -60,7 +60,6 @@ def revisit(
     schedule: Schedule,
     search: Search,
     build: Build,
-    seed: int,
 ) -> Revisit:
     """Return the candidates that compete with a plain refit.
 
@@ -71,9 +70,8 @@ def revisit(
         schedule: schedule of a refit.
         search: runs the structure search on the data.
         build: returns a fresh model with a given transition model.
-        seed: seed of the choice of episodes that are looked at.
     """
-    look = look_at(model, data, seed)
+    look = look_at(model, data)
     size = int(data.is_observed.sum())
     last = before.get("last_search")
     part = model.parts.dynamics
