@@ -118,6 +118,7 @@ def test_networks_keep_the_better_head_and_say_so(data):
     config = FitConfig(start="random", num_steps=15, num_restarts=1, polish_steps=0)
     model = mbrl_hdp.fit(data, weak_prior(), dynamics="delta_mlp", max_contexts=3, config=config, progress=False)
     model.is_active = torch.ones(3, dtype=torch.bool)
+    model.prior.start_from(mbrl_hdp.ContextChain(torch.full((3,), 1 / 3), 0.7 * torch.eye(3) + 0.1), 1000.0)
     model.extract()
     assert model.num_contexts == 3
     add_levels(model, data)
