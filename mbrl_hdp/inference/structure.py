@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def search_structure(
         return None
     part = _part(data, num_transitions, seed)
     # `forbid` is what the search does unless asked.
-    asked = {} if regions == "forbid" else {"regions": regions}
+    asked: dict[str, Any] = {} if regions == "forbid" else {"regions": regions}
     found = find_contexts(data.select(part), num_contexts or max_contexts, **asked)
     if num_contexts is not None and found.num_contexts < num_contexts:
         found = _divided(make_rows(data.select(part)), found, num_contexts)
