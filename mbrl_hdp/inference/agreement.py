@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.inference.episodes import some_episodes
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.seeding import numpy_generator
@@ -49,7 +50,7 @@ def _pairs(counts: np.ndarray) -> float:
 
 def agreement_with(taken: ContextModel, others: Sequence[ContextModel], data: Trajectories) -> list[float]:
     """Return the adjusted Rand index of other models' labels with those of one, on the same episodes."""
-    part = data.select(slice(0, max(1, round(_MOST_TRANSITIONS / max(data.max_steps, 1)))))
+    part = some_episodes(data, _MOST_TRANSITIONS)
     labels = taken.most_likely(part)
     return [adjusted_rand(labels, labels if other is taken else other.most_likely(part)) for other in others]
 

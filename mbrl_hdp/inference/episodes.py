@@ -78,3 +78,11 @@ def _partial(data: Trajectories, filled: Float[np.ndarray, "N T1 S"]) -> Bool[np
     has_change = (np.isfinite(data.obs[:, :-1]) & np.isfinite(data.obs[:, 1:])).any(-1)
     has_start = np.isfinite(filled[:, :-1]).all(-1) & np.isfinite(data.act).all(-1)
     return data.is_step & ~data.is_observed & has_change & has_start
+
+
+def some_episodes(data: Trajectories, most_transitions: int) -> Trajectories:
+    """Return all episodes, or, of more data, episodes spread over it with about `most_transitions` transitions."""
+    count = max(2, round(most_transitions * data.num_episodes / max(int(data.is_observed.sum()), 1)))
+    if count >= data.num_episodes:
+        return data
+    return data.select(np.linspace(0, data.num_episodes - 1, count).round().astype(int))

@@ -176,7 +176,6 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
         runs.build.recipe.refit,
         search=lambda: _searched(train, config, most),
         build=lambda part: runs.build.again(before, part),
-        seed=sub_seed(seed, "look"),
     )
 
 

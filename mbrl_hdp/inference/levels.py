@@ -24,7 +24,7 @@ from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.dynamics import ClosedFormDynamics, ContextDynamics
 from mbrl_hdp.inference.elbo import EpisodeBatch, step_log_lik
-from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.episodes import EpisodeTensors, some_episodes
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.starts import placed_chain
@@ -92,7 +92,7 @@ def merge_levels(model: ContextModel, data: Trajectories) -> list[Level]:
         model: the model whose contexts are merged.
         data: episodes; a part of many is looked at.
     """
-    comparison = _Comparison(model, _some_episodes(data))
+    comparison = _Comparison(model, some_episodes(data, _MOST_TRANSITIONS))
     groups = comparison.singles
     levels = [comparison.level(groups)]
     while len(groups) > 1:
@@ -103,15 +103,8 @@ def merge_levels(model: ContextModel, data: Trajectories) -> list[Level]:
 
 def best_merge(model: ContextModel, data: Trajectories) -> Level:
     """Return the level with one context fewer than a model of two or more has."""
-    comparison = _Comparison(model, _some_episodes(data))
+    comparison = _Comparison(model, some_episodes(data, _MOST_TRANSITIONS))
     return comparison.level(comparison.merged(comparison.singles))
-
-
-def _some_episodes(data: Trajectories) -> Trajectories:
-    """Return episodes, spread over all, with about `_MOST_TRANSITIONS` transitions."""
-    count = round(_MOST_TRANSITIONS * data.num_episodes / max(int(data.is_observed.sum()), 1))
-    chosen = np.linspace(0, data.num_episodes - 1, min(max(count, 2), data.num_episodes)).round().astype(int)
-    return data.select(chosen)
 
 
 def _merged(groups: tuple[Group, ...], first: int, second: int) -> tuple[Group, ...]:

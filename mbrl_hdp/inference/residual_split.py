@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.episodes import some_episodes
 from mbrl_hdp.inference.levels import best_merge
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.residuals import own_residuals
@@ -18,7 +19,6 @@ from mbrl_hdp.inference.search.em import run, start_state
 from mbrl_hdp.inference.search.rows import Rows, make_rows
 from mbrl_hdp.inference.search.search import FLOOR, SHARP_FLOOR
 from mbrl_hdp.inference.search.starts import signed_splits
-from mbrl_hdp.seeding import numpy_generator
 
 # Transitions that divisions are tried on, at most, and the fewest of a context.
 _MOST_ROWS = 2000
@@ -52,21 +52,12 @@ class Look:
         return float(self.gains.max())
 
 
-def look_at(model: ContextModel, data: Trajectories, seed: int = 0) -> Look:
+def look_at(model: ContextModel, data: Trajectories) -> Look:
     """Look for contexts to divide or to merge; a few tenths of a second a context, whatever the size of the data."""
     started = time.process_time()
-    part = _some_episodes(data, seed)
+    part = some_episodes(data, _MOST_ROWS)
     found = model.analyse(part)
     return Look(_split_gains(model, found), _merge(model, part), time.process_time() - started)
-
-
-def _some_episodes(data: Trajectories, seed: int) -> Trajectories:
-    """Return random episodes with about `_MOST_ROWS` transitions."""
-    share = _MOST_ROWS / max(int(data.is_observed.sum()), 1)
-    if share >= 1.0:
-        return data
-    count = max(1, round(share * data.num_episodes))
-    return data.select(np.sort(numpy_generator(seed, "look").permutation(data.num_episodes)[:count]))
 
 
 def _split_gains(model: ContextModel, found: Analysis) -> Float[np.ndarray, " k"]:

@@ -22,6 +22,7 @@ from scipy.optimize import linear_sum_assignment
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.levels import one_fewer
 from mbrl_hdp.inference.model import ContextModel, Part
+from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.residual_split import Look, look_at
 from mbrl_hdp.inference.schedule import SEARCHED, Schedule
 from mbrl_hdp.inference.search import Structure
@@ -60,7 +61,6 @@ def revisit(
     schedule: Schedule,
     search: Search,
     build: Build,
-    seed: int,
 ) -> Revisit:
     """Return the candidates that compete with a plain refit.
 
@@ -71,15 +71,14 @@ def revisit(
         schedule: schedule of a refit.
         search: runs the structure search on the data.
         build: returns a fresh model with a given transition model.
-        seed: seed of the choice of episodes that are looked at.
     """
-    look = look_at(model, data, seed)
+    look = look_at(model, data)
     size = int(data.is_observed.sum())
     last = before.get("last_search")
-    part = model.parts.dynamics
-    starts = (
-        [] if look.merge is None else [Start("one fewer", part, schedule, is_refit=True, model=one_fewer(model, data))]
-    )
+    starts = []
+    if look.merge is not None and isinstance(model.prior, StartablePrior):
+        fewer = one_fewer(model, data)
+        starts.append(Start("one fewer", model.parts.dynamics, schedule, is_refit=True, model=fewer))
     structure = search() if _is_due(look, size, last) else None
     if structure is not None:
         starts.append(_regrouped(model, data, structure, build))
@@ -112,7 +111,8 @@ def _regrouped(model: ContextModel, data: Trajectories, structure: Structure, bu
                 values[torch.as_tensor(places)] = values[torch.as_tensor(parents)].clone()
     else:
         begun = build(part)
-    return Start("search", part, SEARCHED, Contexts(structure.probability, structure.transition, places), begun)
+    contexts = Contexts(structure.probability, structure.transition, places)
+    return Start("search", part, SEARCHED, contexts, model=begun)
 
 
 def _places(

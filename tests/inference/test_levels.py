@@ -1,4 +1,4 @@
-"""The tree of merges and the models of its levels, on a world whose contexts are alike in a known order."""
+"""The tree of merges and the models of its levels, on a world of three contexts, against least squares."""
 
 import itertools
 
@@ -10,10 +10,8 @@ import mbrl_hdp
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.levels import Level, add_levels, grouped_chain, merge_levels, read_levels
 from mbrl_hdp.inference.schedule import FitConfig
-from mbrl_hdp.inference.scoring import align
 from tests.inference.test_fit import weak_prior, world
 
-# Contexts 0, 1, 2 push by 1, -.8 and .2: the nearest pair is 0 and 2.
 CONFIG = FitConfig(num_contexts=3, halves_within_s=0.0)
 
 
@@ -27,37 +25,38 @@ def model(data):
     return mbrl_hdp.fit(data, weak_prior(), dynamics="linear", max_contexts=5, config=CONFIG, progress=False)
 
 
-def true_names(model, data):
-    return align(model.most_likely(data), data.context).to_true
-
-
-def test_the_contexts_that_are_most_alike_merge_first(model, data):
+def test_levels_lose_more_and_more(model):
     three, two, one = read_levels(model.report.levels)
     assert (len(three.groups), len(two.groups), one.groups) == (3, 2, ((0, 1, 2),))
-    names = true_names(model, data)
-    assert {frozenset(names[list(group)].tolist()) for group in two.groups} == {frozenset({0, 2}), frozenset({1})}
     assert three.loss == 0.0
     assert 0.1 < two.loss < one.loss
-    assert two.error < 0.2 * two.loss
+    assert two.error < 0.3 * two.loss
     assert not two.is_approximate
 
 
 def test_a_level_is_the_best_of_all_merges(model, data):
-    """The second level loses least of the three ways to merge two contexts, also by least squares."""
+    """Of the three ways to merge two contexts, the one whose least squares fits have the largest likelihood."""
     two = merge_levels(model, data)[1]
     labels = model.most_likely(data)
-    errors = {}
+    lost = {}
     for pair in itertools.combinations(range(3), 2):
-        (other,) = set(range(3)) - set(pair)
-        errors[pair] = _squares(data, np.isin(labels, pair)) + _squares(data, labels == other)
-    assert min(errors, key=errors.get) in two.groups
+        members = [labels == context for context in pair]
+        lost[pair] = _surprise(data, members[0] | members[1]) - sum(_surprise(data, mask) for mask in members)
+    assert min(lost, key=lost.get) in two.groups
+    assert two.loss == pytest.approx(min(lost.values()) / data.is_observed.sum(), rel=0.35)  # the chain has its part
+
+
+def _surprise(data, mask):
+    """Negative log-likelihood of one affine map with normal noise at its optimum, up to what all ways share."""
+    count = int(mask.sum())
+    return 0.5 * count * float(np.log(_squares(data, mask) / count).sum())
 
 
 def _squares(data, mask):
-    """Squared error of one affine map fitted to some steps."""
+    """Squared error of one affine map fitted to some steps, by column."""
     x = np.concatenate([data.obs[:, :-1], data.act, np.ones_like(data.act)], -1)[mask]
     y = (data.obs[:, 1:] - data.obs[:, :-1])[mask]
-    return float(np.square(y - x @ np.linalg.lstsq(x, y, rcond=None)[0]).sum())
+    return np.square(y - x @ np.linalg.lstsq(x, y, rcond=None)[0]).sum(0)
 
 
 def test_the_model_of_a_level(model, data):
@@ -85,8 +84,8 @@ def test_the_merged_head_is_fitted_to_all_steps_of_its_contexts(model, data):
     act = torch.as_tensor(data.act[labels == group], dtype=torch.float32)
     with torch.no_grad():
         predicted = two.dynamics.predict(x, act, two.slots[group].expand(len(x))).numpy()
-    error = float(np.square(data.obs[:, 1:][labels == group] - predicted).sum())
-    assert error == pytest.approx(_squares(data, labels == group), rel=0.05)
+    error = np.square(data.obs[:, 1:][labels == group] - predicted).sum(0)
+    np.testing.assert_allclose(error, _squares(data, labels == group), rtol=0.05)
 
 
 def test_levels_of_a_level(model):
@@ -119,6 +118,7 @@ def test_networks_keep_the_better_head_and_say_so(data):
     config = FitConfig(start="random", num_steps=15, num_restarts=1, polish_steps=0)
     model = mbrl_hdp.fit(data, weak_prior(), dynamics="delta_mlp", max_contexts=3, config=config, progress=False)
     model.is_active = torch.ones(3, dtype=torch.bool)
+    model.prior.start_from(mbrl_hdp.ContextChain(torch.full((3,), 1 / 3), 0.7 * torch.eye(3) + 0.1), 1000.0)
     model.extract()
     assert model.num_contexts == 3
     add_levels(model, data)
