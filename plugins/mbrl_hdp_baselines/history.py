@@ -63,9 +63,7 @@ def transitions(data: Trajectories, history: History) -> tuple[Vector, Vector, V
     parts: list[tuple[Vector, ...]] = []
     for number, length in enumerate(data.lengths):
         windows = history.windows(data.obs[number, : length + 1], data.act[number, :length])
-        ends = np.zeros(length)
-        if data.terminated is not None:
-            ends[-1] = data.terminated[number]
+        ends = np.zeros(length) if data.terminated is None else data.terminated[number, :length].astype(np.float64)
         rewards = np.zeros(length) if data.reward is None else data.reward[number, :length]
         parts.append((windows[:-1], data.act[number, :length], rewards, windows[1:], ends))
     obs, act, reward, next_obs, ended = (np.concatenate(part) for part in zip(*parts, strict=True))

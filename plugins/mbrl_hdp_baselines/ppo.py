@@ -156,9 +156,8 @@ class RecurrentPpo(Baseline):
     def _store(self, is_last: bool) -> None:
         """Put the kept step into the buffer; update the policy when the buffer is full."""
         step, self._step = self._step, None
-        if step is None:
+        if step is None or step.reached is None:  # an action that was never taken
             return
-        assert step.reached is not None
         buffer: RecurrentRolloutBuffer = self.ppo.rollout_buffer
         is_cut, reward = is_last and not step.terminated, step.reward
         if is_cut or buffer.pos + 1 == buffer.buffer_size:

@@ -196,51 +196,51 @@ class Mover:
 
 def agent_of(task_of, **named):
     """GPMM for one observation and one action."""
-    return Gpmm(GpmmConfig(**named), task_of(obs_dim=1))
+    return Gpmm(GpmmConfig(**{"fit_steps": 4, "refit_growth": 0.3, **named}), task_of(obs_dim=1))
 
 
 def test_it_separates_two_contexts(task_of):
     agent = agent_of(task_of, burn_in=8)
     world = Mover(agent)
     agent.reset()
-    world.steps(40, 1.0)
-    world.steps(40, -1.0)
+    world.steps(30, 1.0)
+    world.steps(30, -1.0)
     labels = agent.context_labels()
-    assert len(labels) == 80
-    assert np.mean(labels[:40] == labels[20]) > 0.9
-    assert np.mean(labels[44:] == labels[60]) > 0.9
-    assert labels[20] != labels[60]
+    assert len(labels) == 60
+    assert np.mean(labels[:30] == labels[15]) > 0.9
+    assert np.mean(labels[34:] == labels[45]) > 0.9
+    assert labels[15] != labels[45]
+
+
+def follow(agent, labels):
+    """Let an agent take in transitions whose labels are decided here."""
+    script = iter(labels)
+    agent._probabilities = lambda *_, **__: np.eye(len(agent.components) + 1)[next(script)]
+    Mover(agent).steps(len(labels), 1.0)
 
 
 def test_pruning_undoes_a_short_visit_and_the_release_does_not(task_of):
+    """Three points of a new component, left before it was old enough."""
     for merges in (True, False):
-        agent = agent_of(task_of, merges=merges, burn_in=8, refit_growth=0.5)
-        world = Mover(agent)
-        agent.reset()
-        world.steps(30, 1.0)
-        world.steps(3, -1.0)
-        created = len(agent.components)
-        assert created == 2
-        world.steps(20, 1.0)
-        assert len(agent.components) == (1 if merges else 2)
-        assert sum(len(found) for found in agent.components) == 53
+        agent = agent_of(task_of, merges=merges, burn_in=8, kl_max=1e-9)
+        Mover(agent).steps(1, 1.0)
+        follow(agent, [0] * 9 + [1] * 3 + [0] * 2)
+        assert [len(found) for found in agent.components] == ([15] if merges else [12, 3])
+        assert agent.assignment.labels == ([0] * 15 if merges else [0] * 10 + [1] * 3 + [0] * 2)
         assert agent.assignment.num_components == len(agent.components)
+        assert agent.active == 0
 
 
-def test_alike_components_merge(task_of):
-    agent = agent_of(task_of, merges=True, burn_in=6)
-    Mover(agent).steps(20, 1.0)
-    more, world = agent._new_component(), Mover(agent, seed=3)
-    agent.components.append(more)
-    agent.assignment._grow()
-    agent.assignment.labels.append(1)
-    more.add(*(part[None] for part in agent._pair(np.zeros(1), np.full(1, 0.2), np.full(1, 0.1))))
-    for _ in range(5):  # the new one becomes as old as burn_in; forced, since the old one explains all of it
-        agent._probabilities = lambda *_: np.array([0.0, 1.0, 0.0])
-        world.steps(1, 1.0)
-    assert len(agent.components) == 1
-    assert len(agent.components[0]) == 26
-    assert agent.assignment.labels == [0] * 26
+def test_alike_components_merge_when_the_new_one_is_old_enough(task_of):
+    for kl_max in (1e9, 1e-9):
+        agent = agent_of(task_of, merges=True, burn_in=6, kl_max=kl_max)
+        Mover(agent).steps(1, 1.0)
+        follow(agent, [0] * 9 + [1] * 5)
+        assert [len(found) for found in agent.components] == [10, 5]
+        follow(agent, [1])
+        assert [len(found) for found in agent.components] == ([16] if kl_max > 1 else [10, 6])
+        assert agent.assignment.labels == ([0] * 16 if kl_max > 1 else [0] * 10 + [1] * 6)
+        assert agent.active == agent.assignment.labels[-1]
 
 
 def test_large_components_are_reduced(task_of):
@@ -255,8 +255,8 @@ def test_evaluations_follow_the_context_and_learn_nothing(task_of):
     agent = agent_of(task_of, burn_in=8)
     world = Mover(agent)
     agent.reset()
-    world.steps(40, 1.0)
-    world.steps(40, -1.0)
+    world.steps(25, 1.0)
+    world.steps(25, -1.0)
     agent.end_episode()
     before = {name: np.array(value) for name, value in agent.state_dict().items()}
     agent.reset()

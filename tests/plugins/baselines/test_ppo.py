@@ -114,6 +114,7 @@ def test_the_belief_is_a_softmax_of_the_memory_of_the_previous_observation_and_a
 def test_the_gradient_reaches_the_belief_head(task_of):
     """The gradient of the value and of the log probability in W is that of finite differences, and not zero."""
     policy = belief_agent(task_of, num_contexts=2).policy.double()
+    policy.extract_features = lambda obs: obs  # Stable-Baselines3 casts to single precision here
     generator = torch.Generator().manual_seed(1)
     obs = torch.randn(4, 9, generator=generator, dtype=torch.float64)
     acts = torch.randn(4, 1, generator=generator, dtype=torch.float64)
