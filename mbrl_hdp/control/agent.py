@@ -79,9 +79,9 @@ class Agent(ABC):
     """An agent of Algorithm 1. Only `act`, `state_dict` and `load_state_dict` must be written.
 
     The loop calls, for every training episode: `begin_episode`, then `act` and `observe` by turns, then `end_episode`;
-    after the epoch's episodes: `learn`. In evaluation episodes it calls `begin_episode`, then `act` and `watch` by turns.
-    All global random generators are seeded anew at the beginning of every epoch: an agent that draws from them need not
-    save them.
+    after the epoch's episodes: `learn`. In evaluation episodes it calls `begin_episode`, then `act` and `watch` in
+    turns. All global random generators are seeded anew at the beginning of every epoch: an agent that draws from them
+    need not save them.
     """
 
     @property

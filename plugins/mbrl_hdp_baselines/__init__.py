@@ -111,5 +111,6 @@ def mbrl_hdp_register_agents() -> Iterable[AgentSpec[Agent]]:
         AgentSpec("sac_stack", settings.SacStackConfig, build_sac_stack,
                   "SAC of Stable-Baselines3 on the last observations and actions", budget="sac"),
         AgentSpec("pets", settings.PetsConfig, build_pets,
-                  "PETS: mbrl-lib's probabilistic ensemble; the optimiser is planner=", budget="mpc", needs_reward=True),
+                  "PETS: mbrl-lib's probabilistic ensemble; the optimiser is planner=",
+                  budget="mpc", needs_reward=True),
     ]  # fmt: skip

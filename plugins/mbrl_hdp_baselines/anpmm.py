@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -129,7 +130,7 @@ class AttentiveProcess(ChunkModel):
 
 def _mlp(widths: Sequence[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for wide, deep in zip(widths[:-1], widths[1:], strict=True):
+    for wide, deep in pairwise(widths):
         layers += [nn.Linear(wide, deep), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

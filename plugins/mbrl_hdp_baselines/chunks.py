@@ -1,9 +1,10 @@
 """Mixtures that give whole chunks of transitions one label: what DNNMM and ANPMM have in common.
 
-A prior model is trained on the random episodes of the warm start, pooled without labels. From then on transitions collect
-in a memory; when it is full, the chunk goes to the component with the largest
+A prior model is trained on the random episodes of the warm start, pooled without labels. From then on transitions
+collect in a memory; when it is full, the chunk goes to the component with the largest
 
-    log(points of the component) + log likelihood of the chunk,     log(alpha) + log likelihood under the prior for a new one
+    log(points of the component) + log likelihood of the chunk
+    log(alpha) + log likelihood under the prior model, for a new one
 
 and that component is fitted anew from the prior's weights, on all its data.
 """

@@ -1,7 +1,7 @@
 """One component of GPMM: independent exact Gaussian processes, one per output, in one gpytorch batch.
 
-gpytorch has the hyper-parameters, their constraints and the marginal likelihood; predictions, which planning needs by the
-million, come from a Cholesky factor that grows with the data.
+gpytorch has the hyper-parameters, their constraints and the marginal likelihood; predictions, which planning needs in
+large numbers, come from a Cholesky factor that grows with the data.
 """
 
 from __future__ import annotations

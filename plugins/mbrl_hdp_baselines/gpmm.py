@@ -132,7 +132,7 @@ class Gpmm(Baseline):
         return self.assignment.probabilities(previous, scores, new)
 
     def _merge_or_prune(self, label: int) -> None:
-        """Merge the active component when it has just become old enough to compare; prune one that was left too soon."""
+        """Merge the active component once it is old enough to compare; prune one that was left too soon."""
         labels = self.assignment.labels
         if len(self.components[label]) == self.config.burn_in and label > 0:
             nearest, distance = self._nearest(label, list(range(label)))

@@ -54,7 +54,10 @@ class MeanRollouts:
 
     @torch.no_grad()
     def evaluate_action_sequences(
-        self, plans: Float[Tensor, "C H A"], obs: Float[np.ndarray, " S"], num_particles: int = 1  # noqa: ARG002
+        self,
+        plans: Float[Tensor, "C H A"],
+        obs: Float[np.ndarray, " S"],
+        num_particles: int = 1,  # noqa: ARG002
     ) -> Float[Tensor, " C"]:
         """Return every plan's return; mean predictions need a single particle."""
         assert self.predict is not None

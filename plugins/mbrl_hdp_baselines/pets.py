@@ -1,4 +1,4 @@
-"""PETS with mbrl-lib's own probabilistic ensemble, trainer and `ModelEnv`, blind to contexts or with a window of history."""
+"""PETS with mbrl-lib's own ensemble, trainer and `ModelEnv`, blind to contexts or with a window of history."""
 
 from __future__ import annotations
 

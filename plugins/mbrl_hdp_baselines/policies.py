@@ -35,10 +35,10 @@ class SequencePolicy(RecurrentActorCriticPolicy):
 
 
 class BeliefPolicy(SequencePolicy):
-    """The paper's RNN policy: the LSTM sees the previous observation and action, b = softmax(W h), and policy and value
-    see the observation and b.
+    """The paper's RNN policy, whose memory is read as a belief b = softmax(W h).
 
-    An observation is [features, previous features, previous action].
+    The LSTM sees the previous observation and action; policy and value see the observation and b. An observation of
+    this class is [features, previous features, previous action].
 
     Args:
         observation_space: space of such vectors.

@@ -1,4 +1,4 @@
-"""Recurrent PPO of sb3-contrib fed by our loop: its rollout buffer is filled step by step, its `train` does the rest."""
+"""Recurrent PPO of sb3-contrib fed by our loop: its buffer is filled step by step, its `train` does the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SAC of Stable-Baselines3 on the last observations and actions: what a user would try first against hidden contexts."""
+"""SAC of Stable-Baselines3 on the last observations and actions: what a user would try first."""
 
 from __future__ import annotations
 

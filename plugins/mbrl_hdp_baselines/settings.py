@@ -70,7 +70,7 @@ class AnpmmConfig(ChunkConfig):
 
 @dataclass
 class PpoConfig:
-    """Recurrent PPO of sb3-contrib; names and meanings of the settings are Stable-Baselines3's where they exist there."""
+    """Recurrent PPO of sb3-contrib; its settings have the names that Stable-Baselines3 uses."""
 
     learning_rate: float = setting(1e-3, "learning rate of Adam", above=0.0)
     n_steps: int = setting(2000, "steps between two updates", at_least=2)
@@ -113,7 +113,9 @@ class SacStackConfig:
 class PetsConfig:
     """PETS: mbrl-lib's probabilistic ensemble, with the numbers of its cart-pole example; plans by `planner=`."""
 
-    history: int = setting(0, "earlier observations and actions that the model sees; 0 is blind to contexts", at_least=0)
+    history: int = setting(
+        0, "earlier observations and actions that the model sees; 0 is blind to contexts", at_least=0
+    )
     ensemble_size: int = setting(5, "networks of the ensemble; the particles of a plan are a multiple", at_least=1)
     num_layers: int = setting(3, "hidden layers", at_least=1)
     hid_size: int = setting(200, "width of the hidden layers", at_least=1)

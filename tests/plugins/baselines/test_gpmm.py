@@ -48,7 +48,9 @@ class TestAssignment:
         """exp(-2000) is 0 in floating point; a NaN is impossible, not chosen."""
         found = counts()
         found.counts, found.labels = np.array([[1.0, 1.0], [1.0, 1.0]]), [0, 0, 1, 1]
-        np.testing.assert_allclose(found.probabilities(0, np.array([-2000.0, -2001.0]), -np.inf)[0], 1 / (1 + np.exp(-1)))
+        np.testing.assert_allclose(
+            found.probabilities(0, np.array([-2000.0, -2001.0]), -np.inf)[0], 1 / (1 + np.exp(-1))
+        )
         assert found.probabilities(0, np.array([np.nan, -5.0]), -np.inf).argmax() == 1
         assert found.probabilities(1, np.array([np.nan, np.nan]), np.nan).argmax() == 1
 
@@ -279,7 +281,5 @@ def test_a_resumed_run_is_the_same_run(words):
 
 
 def test_rewards_that_need_the_context_model_are_refused(task_of):
-    with pytest.raises(ConfigError, match="env.reward=module:function"):
+    with pytest.raises(ConfigError, match=r"env\.reward=module:function"):
         Gpmm(GpmmConfig(), task_of(reward_fn=None))
-
-

@@ -111,12 +111,16 @@ class TestPets:
 class TestSacStack:
     def test_the_buffer_holds_windows_and_scaled_actions(self, task_of):
         space = gymnasium.spaces.Box(-2.0, 2.0, (1,))
-        agent = SacStack(SacStackConfig(stack=1, buffer_size=100, hidden_sizes=[4]), task_of(obs_dim=2, action_space=space))
+        agent = SacStack(
+            SacStackConfig(stack=1, buffer_size=100, hidden_sizes=[4]), task_of(obs_dim=2, action_space=space)
+        )
         data = made_up(num=2, length=3)
         agent.learn(Epoch(data, None, None, False, 0))
         buffer = agent.sac.replay_buffer
         assert buffer.pos == 6
-        np.testing.assert_allclose(buffer.observations[1, 0], [*data.obs[0, 1], *data.obs[0, 0], *data.act[0, 0]], rtol=1e-6)
+        np.testing.assert_allclose(
+            buffer.observations[1, 0], [*data.obs[0, 1], *data.obs[0, 0], *data.act[0, 0]], rtol=1e-6
+        )
         np.testing.assert_allclose(buffer.next_observations[2, 0, :2], data.obs[0, 3], rtol=1e-6)
         np.testing.assert_allclose(buffer.actions[1, 0], data.act[0, 1] / 2.0, rtol=1e-6)
         assert not agent.is_ready

@@ -10,8 +10,8 @@ from sb3_contrib.common.recurrent.type_aliases import RNNStates
 
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.testing import check_agent, check_baseline
-from mbrl_hdp_baselines.ppo import BeliefPpo, RecurrentPpo
 from mbrl_hdp_baselines.policies import SequencePolicy
+from mbrl_hdp_baselines.ppo import BeliefPpo, RecurrentPpo
 from mbrl_hdp_baselines.settings import PpoConfig, RnnPpoConfig
 
 TINY = {"n_steps": 12, "batch_size": 6, "n_epochs": 2, "lstm_hidden_size": 4, "hidden_sizes": [5], "reward_scale": 1.0}
