@@ -10,6 +10,7 @@ _STUDIES = {
     "robust": "robust",
     "table1": "table1",
     "table2": "table2",
+    "baselines": "baselines",
     "tableS3": "table_s3",
     "priors": "priors",
     "small_data": "small_data",

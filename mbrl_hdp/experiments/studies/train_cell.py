@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FAILURES = {"hard": "cartpole_hard", "soft .1": "cartpole_soft01", "soft .3": "cartpole_soft03",
             "soft .5": "cartpole_soft05"}  # fmt: skip
 AGENTS = {"C-CEM": "c_cem", "C-SAC": "c_sac", "FI-SAC": "fi_sac", "NI-SAC": "ni_sac"}
+BASELINES = {"GPMM": "gpmm", "RNN-PPO": "rnn_ppo", "DNNMM": "dnnmm", "ANPMM": "anpmm", "PETS": "pets",
+             "PETS, history": "pets_history", "SAC, stack": "sac_stack", "RecurrentPPO": "rnn_ppo_plain"}  # fmt: skip
 # Where unfinished runs wait to be continued.
 _RUNS = Path("outputs") / "reproduce" / "table2"
 # What decides nothing, or is in the resolved configuration under another name.
@@ -33,7 +35,7 @@ _NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit")
 
 def preset_of(settings: Settings) -> str:
     """Return the preset of a cell: `experiment=NAME`, or `experiment=paper/NAME` with the paper's budget."""
-    name = f"{FAILURES[settings['failure']]}_{AGENTS[settings['agent']]}"
+    name = f"{FAILURES[settings['failure']]}_{(AGENTS | BASELINES)[settings['agent']]}"
     return f"paper/{name}" if settings["profile"] == "paper" else name
 
 
