@@ -34,8 +34,8 @@ def page(records: list[CellRecord]) -> Page:
     """Put our returns beside the paper's."""
     rows = [row for agent in BASELINES for row in return_rows(agent, records, PAPER.get(agent, _NONE))]
     body = [
-        "Return over separate evaluation episodes a seed (50; 10 for GPMM, DNNMM and ANPMM): mean over seeds ± standard "
-        "deviation over all episodes [95 % interval of the mean], no run picked. The paper's numbers are of another "
+        "Return over separate evaluation episodes a seed (50; 10 for GPMM, DNNMM, ANPMM): mean over seeds ± standard "
+        "deviation over all episodes [95 % interval of the mean], no run picked. The paper's numbers have another "
         "protocol: for GPMM the best episodes of the three best of ten runs, for RNN-PPO the best policy over time and "
         "runs. Every cell is a preset: `mbrl-hdp train experiment=cartpole_soft03_gpmm seed=100`; "
         "[docs/baselines.md](../baselines.md) says what each agent is.",

@@ -12,7 +12,7 @@ from mbrl_hdp_baselines.anpmm import Anpmm, AttentiveProcess
 from mbrl_hdp_baselines.dnnmm import Dnnmm, GaussianNetwork
 from mbrl_hdp_baselines.settings import AnpmmConfig, DnnmmConfig
 
-DNN = {"hidden_size": 16, "num_epochs": 30, "lr": 5e-3, "chunk": 20}
+DNN = {"hidden_size": 64, "num_epochs": 60, "patience": 60, "batch_size": 10, "lr": 1e-2, "chunk": 20}
 ANP = {"hidden_size": 16, "num_heads": 4, "latent_size": 4, "pretrain_steps": 60, "refit_steps": 20, "tasks": 4,
        "lr": 5e-3, "chunk": 20}  # fmt: skip
 WORDS = ["env=cartpole_hard", "env.kwargs.horizon=8", "planner.horizon=2", "planner.population_size=8",
