@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-Vector = NDArray[np.float64]
+Vector = NDArray[np.floating[Any]]
 
 
 class AssignmentCounts:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+Vector = NDArray[np.floating[Any]]
 
 
 class Normaliser:
