@@ -42,6 +42,8 @@ _EXTRAS = {
         "pip install --no-deps -r requirements-ray.lock",
     ),
     "minari": ("Minari datasets in and out", "pip install minari"),
+    "gpytorch": ("agent=gpmm", "pip install 'mbrl-hdp[baselines]'"),
+    "sb3_contrib": ("agent=rnn_ppo, rnn_ppo_plain, sac_stack", "pip install 'mbrl-hdp[baselines]'"),
 }
 
 

@@ -41,6 +41,8 @@ class AgentTask(TaskSpec):
         reward_fn: reward of imagined steps; not None if the agent declares `needs_reward`.
         termination_fn: termination of imagined steps.
         planner: settings of `planner=`, None without one.
+        num_contexts: number of true contexts, for agents that are entitled to it; None where the environment does not
+            report it.
     """
 
     name: str
@@ -51,6 +53,7 @@ class AgentTask(TaskSpec):
     reward_fn: AnyRewardFn | None
     termination_fn: RewardFn
     planner: PlannerConfig | None
+    num_contexts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,9 @@ class Agent(ABC):
     """An agent of Algorithm 1. Only `act`, `state_dict` and `load_state_dict` must be written.
 
     The loop calls, for every training episode: `begin_episode`, then `act` and `observe` by turns, then `end_episode`;
-    after the epoch's episodes: `learn`. In evaluation episodes it calls `begin_episode` and `act` alone. All global
-    random generators are seeded anew at the beginning of every epoch: an agent that draws from them need not save them.
+    after the epoch's episodes: `learn`. In evaluation episodes it calls `begin_episode`, then `act` and `watch` in
+    turns. All global random generators are seeded anew at the beginning of every epoch: an agent that draws from them
+    need not save them.
     """
 
     @property
@@ -97,6 +101,9 @@ class Agent(ABC):
         self, packed: Packed, act: Act, reward: float, next_packed: Packed, terminated: bool
     ) -> None:
         """Take in a step of a training episode."""
+
+    def watch(self, packed: Packed, act: Act, next_packed: Packed) -> None:  # noqa: B027 - most keep no contexts
+        """See a step of an evaluation episode: follow the context, learn nothing."""
 
     def end_episode(self) -> Mapping[str, float]:
         """Take in the end of a training episode; return metrics, whose means over an epoch go to metrics.csv."""

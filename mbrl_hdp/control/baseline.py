@@ -21,7 +21,7 @@ class Baseline(ABC):
 
     `act` and `reset` have the shape of mbrl-lib's `Agent`, so a baseline can stand wherever an mbrl-lib agent does.
     In training episodes the loop calls `reset`, then `act` and `observe` by turns, then `end_episode`; in evaluation
-    episodes `reset` and `act` alone.
+    episodes `reset`, then `act` and `watch` by turns.
     """
 
     @abstractmethod
@@ -31,6 +31,9 @@ class Baseline(ABC):
     @abstractmethod
     def observe(self, obs: Vector, act: Vector, reward: float, next_obs: Vector, terminated: bool) -> None:
         """Learn from one transition, or keep it for `end_episode`."""
+
+    def watch(self, obs: Vector, act: Vector, next_obs: Vector) -> None:  # noqa: B027 - most keep no contexts
+        """See a transition of an evaluation episode: follow the context, learn nothing."""
 
     def reset(self) -> None:  # noqa: B027 - having nothing to forget is fine
         """Begin an episode: forget what belongs to the last one (plans, recurrent state)."""
@@ -69,6 +72,10 @@ class BaselineAgent(Agent):
     def observe(self, packed: Vector, act: Vector, reward: float, next_packed: Vector, terminated: bool) -> None:
         """Pass a transition on."""
         self.baseline.observe(packed, act, reward, next_packed, terminated)
+
+    def watch(self, packed: Vector, act: Vector, next_packed: Vector) -> None:
+        """Pass a transition of an evaluation episode on."""
+        self.baseline.watch(packed, act, next_packed)
 
     def end_episode(self) -> Mapping[str, float]:
         """Pass the end of an episode on."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,8 +24,36 @@ from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import torch_generator
 
 
+@runtime_checkable
+class PlanEvaluator(Protocol):
+    """What a planner imagines with: `BeliefModelEnv`, or another agent's own model behind the same methods."""
+
+    @property
+    def action_space(self) -> Any:
+        """A bounded Box."""
+
+    @property
+    def plan_width(self) -> int:
+        """Numbers that a plan has for a step."""
+
+    @property
+    def generator(self) -> torch.Generator:
+        """Source of what is drawn while plans are evaluated."""
+
+    def action_of(self, planned: Float[np.ndarray, " N"], obs: Float[np.ndarray, " W"]) -> Float[np.ndarray, " A"]:
+        """Return the action of a planned step."""
+
+    def one_plan(self) -> AbstractContextManager[None]:
+        """Return a block within which all evaluations share what is drawn."""
+
+    def evaluate_action_sequences(
+        self, plans: Float[Tensor, "C H N"], obs: Float[np.ndarray, " W"], num_particles: int
+    ) -> Float[Tensor, " C"]:
+        """Return every plan's expected return."""
+
+
 class Planner(TrajectoryOptimizerAgent):
-    """mbrl-lib's agent on a belief model, with the seams closed.
+    """mbrl-lib's agent on a belief model or another `PlanEvaluator`, with the seams closed.
 
     - The optimiser draws from a stream of its own, not from the global generator that everything else shares.
     - `reset` also forgets queued actions and whatever the optimiser carried over (iCEM's elites, MPPI's mean).
@@ -37,7 +65,7 @@ class Planner(TrajectoryOptimizerAgent):
         model_env: what it imagines with.
     """
 
-    def __init__(self, config: PlannerConfig, model_env: BeliefModelEnv, generator: torch.Generator) -> None:
+    def __init__(self, config: PlannerConfig, model_env: PlanEvaluator, generator: torch.Generator) -> None:
         self.config, self.model_env = config, model_env
         space = model_env.action_space
         num_blocks = model_env.plan_width // len(space.low)
@@ -83,6 +111,7 @@ class Planner(TrajectoryOptimizerAgent):
         Raises:
             ConfigError: if its number of slots is another one and plans have an action for each.
         """
+        assert isinstance(self.model_env, BeliefModelEnv)
         old = self.model_env.dynamics_model.codec.max_contexts
         new = model.task.max_contexts
         if self.config.context_mode == "feedback" and new != old:

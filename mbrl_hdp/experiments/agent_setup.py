@@ -64,6 +64,7 @@ def _agent_task(config: MainConfig, registry: Registry, task: Task, budget: Budg
         reward_fn=task.reward_fn,
         termination_fn=task.termination_fn,
         planner=None,
+        num_contexts=task.num_contexts,
     )
     return made if config.planner is None else replace(made, planner=_planner(config, registry, made))
 
@@ -113,6 +114,11 @@ class GuardedAgent(Agent):
         """Take in a step."""
         with self._plugin.reporting("failed in observe()"):
             self.agent.observe(packed, act, reward, next_packed, terminated)
+
+    def watch(self, packed: Vector, act: Vector, next_packed: Vector) -> None:
+        """See a step of an evaluation episode."""
+        with self._plugin.reporting("failed in watch()"):
+            self.agent.watch(packed, act, next_packed)
 
     def end_episode(self) -> Mapping[str, float]:
         """Take in the end of an episode."""

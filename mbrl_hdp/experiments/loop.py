@@ -22,7 +22,7 @@ from mbrl_hdp.experiments.budget import Budget, budget_for
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
 from mbrl_hdp.experiments.config import MainConfig
 from mbrl_hdp.experiments.diagnostics import SwitchLoss, believed_contexts, slots_of_truth, switch_loss
-from mbrl_hdp.experiments.episodes import Record, Vector, run_episode
+from mbrl_hdp.experiments.episodes import Observer, Record, Vector, run_episode
 from mbrl_hdp.experiments.export import export
 from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.metrics import RunLog, SilentLog
@@ -178,9 +178,9 @@ def _names(rows: list[Mapping[str, float]]) -> list[str]:
 
 
 def _play(run: Run, seed: int, explore: bool, tracker: ContextTracker | None = None) -> Record:
-    """Run one episode with the agent; it takes in the steps of training episodes only."""
+    """Run one episode with the agent; it learns from the steps of training episodes only."""
     run.agent.begin_episode()
-    act, observe = (_timed_act(run), run.agent.observe) if explore else (_act_without_exploring(run), None)
+    act, observe = (_timed_act(run), run.agent.observe) if explore else (_act_without_exploring(run), _watch(run))
     record = run_episode(run.task.env, act, tracker or run.tracker, seed, observe=observe)
     own = run.agent.labels_of(len(record.episode.obs) - 1)
     return record if own is None else replace(record, labels=own)
@@ -195,6 +195,10 @@ def _play_at_random(run: Run, seed: int) -> Record:
 
 def _act_without_exploring(run: Run) -> Callable[[Vector], Vector]:
     return lambda packed: run.agent.act(packed, explore=False)
+
+
+def _watch(run: Run) -> Observer:
+    return lambda packed, act, _reward, next_packed, _terminated: run.agent.watch(packed, act, next_packed)
 
 
 def _timed_act(run: Run) -> Callable[[Vector], Vector]:

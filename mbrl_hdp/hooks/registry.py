@@ -321,7 +321,7 @@ def _agent_spec(kind: Kind, spec: PluginSpec[Any]) -> AgentSpec[Any]:
             raise PluginError(f"{where}: {name}={value!r} is unknown; {did_you_mean(str(value), known)}")
     if spec.sees == "belief" and not spec.needs_model:
         raise PluginError(f"{where}: sees='belief' needs a model: declare needs_model=True")
-    if kind.name == "baseline" and (spec.sees != "nothing" or spec.needs_model or spec.needs_reward):
+    if kind.name == "baseline" and (spec.sees != "nothing" or spec.needs_model):
         raise PluginError(f"{where}: a baseline sees observations only; use mbrl_hdp_register_agents for more")
     return spec if kind.name == "agent" else dataclasses.replace(spec, starts_random=False)
 

@@ -47,7 +47,7 @@ class PluginSpec(Generic[T]):
     summary: str = ""
 
 
-BUDGETS = ("mpc", "sac")
+BUDGETS = ("mpc", "sac", "online", "pretrained", "ppo")
 SEES = ("belief", "truth", "nothing")
 
 
@@ -58,8 +58,9 @@ class AgentSpec(PluginSpec[T]):
     `build(config, task)` gets an `AgentTask` (`mbrl_hdp.control.agent`), which is a `TaskSpec` with more.
 
     Attributes:
-        budget: row of the budget table: `mpc` (few epochs of many episodes) or `sac` (many epochs of few episodes, with
-            updates of the agent in each).
+        budget: row of the budget table: `mpc` (few epochs of many episodes), `sac` (many epochs of few episodes, with
+            updates of the agent in each), `online` (few episodes, no warm start), `pretrained` (the same after random
+            episodes) or `ppo` (thousands of episodes).
         sees: what is appended to every observation: the `belief` over contexts, the `truth` (one-hot) or `nothing`.
         needs_model: whether a context model is learned for it; `sees="belief"` needs one.
         needs_reward: whether it imagines steps and so needs the environment's reward as a function, or a learned one.

@@ -168,7 +168,7 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
         return Revisit()
     if runs.results[0].model.num_contexts == config.num_contexts:
         return Revisit()
-    seed, most = runs.seed, before.task.max_contexts
+    most = before.task.max_contexts
     return revisit(
         runs.results[0].model,
         train,

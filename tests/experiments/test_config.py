@@ -53,10 +53,10 @@ class TestBudget:
 
     def test_a_family_without_a_budget_is_refused_by_name(self):
         table = typed().env.budgets
-        with pytest.raises(ConfigError, match=r"family 'ppo'.*budget\.warm_episodes.*env\.budgets\.fast\.ppo"):
-            budget_for("fast", "ppo", table, BudgetConfig())
+        with pytest.raises(ConfigError, match=r"family 'dqn'.*budget\.warm_episodes.*env\.budgets\.fast\.dqn"):
+            budget_for("fast", "dqn", table, BudgetConfig())
         whole = BudgetConfig(**asdict(budget_for("fast", "mpc", table, BudgetConfig())))
-        assert asdict(budget_for("fast", "ppo", BudgetTable(), whole)) == asdict(whole)
+        assert asdict(budget_for("fast", "dqn", BudgetTable(), whole)) == asdict(whole)
 
 
 class TestFit:

@@ -113,3 +113,27 @@ def test_summaries_of_before_are_read():
     old.results["summary"].pop("truth_fed")
     old.results["summary"]["switch_loss"] = {"known_return_mean": 81.0, "return_lost_per_switch": 0.1}
     assert table2.page([old]).body == table2.page([new]).body
+
+
+def test_baselines_have_a_preset_for_every_cell_and_rows_beside_the_paper_s():
+    study = load_study("baselines")
+    cells = study.cells(None, False)
+    assert len(cells) == 8 * 4 * 3
+    for preset in {train_cell.preset_of(cell) for cell in cells}:
+        config = check_config(load_config([f"experiment={preset}"]))
+        assert preset.startswith(f"{config.env.name}_{config.agent.name}")
+    body = study.page([record("GPMM", "hard", seed, 30.0 + seed) for seed in (100, 101, 102)]).body
+    assert "| GPMM, ours | 131.00 " in body
+    assert "| GPMM, paper | 3.50 ± 18.59 |" in body
+
+
+@pytest.mark.parametrize("agent", ["gpmm", "dnnmm", "anpmm", "rnn_ppo"])
+def test_the_paper_s_settings_of_the_baselines_are_presets(agent):
+    config = check_config(load_config([f"experiment=paper/cartpole_soft05_{agent}"]))
+    assert (config.agent.name, config.profile) == (agent, "paper")
+    if agent != "rnn_ppo":
+        assert (config.planner.name, config.planner.horizon, config.planner.population_size) == (
+            "random_shooting",
+            20,
+            500,
+        )

@@ -15,7 +15,7 @@ from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.prior import ContextPrior
 
 ROOMS = mbrl_hdp.belief, mbrl_hdp.distil, mbrl_hdp.inference, mbrl_hdp.probability
-# Settings are read from YAML by OmegaConf, a report is filled in when a fit ends, early stopping counts, runs are added.
+# Settings are read from YAML by OmegaConf, a report is filled in at the end of a fit, runs and early stopping count.
 CHANGEABLE = {"EarlyStop", "FitConfig", "FitReport", "Runs", "Schedule"}
 
 

@@ -65,7 +65,8 @@ def test_the_wheel_holds_configs_lock_and_plugins(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"mbrl_hdp/conf/main.yaml", "mbrl_hdp/requirements.lock", "mbrl_hdp/py.typed"} <= names
     assert {
-        f"mbrl_hdp_{kind}/__init__.py" for kind in ("priors", "distillers", "dynamics", "agents", "planners")
+        f"mbrl_hdp_{kind}/__init__.py"
+        for kind in ("priors", "distillers", "dynamics", "agents", "planners", "baselines")
     } <= names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "conf/"))]
 

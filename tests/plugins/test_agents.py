@@ -23,7 +23,8 @@ from mbrl_hdp.control.baseline import Baseline
 from mbrl_hdp.control.state import load_state, pack_state, unpack_state
 from mbrl_hdp.errors import CheckpointError, ConfigError, PluginError, StepError
 from mbrl_hdp.experiments.config import check_config, load_config
-from mbrl_hdp.experiments.loop import start_run, train
+from mbrl_hdp.experiments.loop import evaluate, start_run, train
+from mbrl_hdp.experiments.metrics import SilentLog
 from mbrl_hdp.hooks import AgentSpec, PluginSpec, hookimpl, load_registry
 from mbrl_hdp.hooks.registry import PluginSource, installed_sources
 from mbrl_hdp.testing import check_agent, check_baseline
@@ -390,3 +391,39 @@ def test_built_in_agents_conform():
     check_agent("fi_sac", [*SMALL[1:], "agent.hidden_sizes=[8]"])
     check_baseline(lambda: Still(None, None), obs_dim=3, act_dim=1)
     assert SacAgentConfig().target_update_interval == 1
+
+
+def test_steps_of_evaluations_are_watched_and_not_observed():
+    """An agent that tracks contexts itself sees every transition; what it saw is what the environment did."""
+    seen = {"observe": [], "watch": []}
+
+    class Watches(Still):
+        def observe(self, obs, act, reward, next_obs, terminated):
+            seen["observe"].append((obs, next_obs))
+
+        def watch(self, obs, act, next_obs):
+            seen["watch"].append((obs, next_obs))
+
+        def context_labels(self):
+            return np.zeros(10, dtype=int)
+
+    run = run_with(baseline(Watches), "agent=still")
+    evaluate(run, 2, "test", SilentLog(2, is_wanted=False))
+    assert seen["observe"] == []
+    assert len(seen["watch"]) == 20
+    for (_, reached), (begun, _) in zip(seen["watch"][:9], seen["watch"][1:10], strict=True):
+        assert np.array_equal(reached, begun)
+
+
+def test_a_baseline_may_ask_for_the_reward_and_gets_the_number_of_contexts():
+    found = []
+
+    def build(config, task):
+        found.append(task)
+        return Still(config, task)
+
+    spec = AgentSpec("still", NoConfig, build, "made up", budget="online", needs_reward=True)
+    run = run_with(registry_with(baselines=[spec]), "agent=still", "budget.warm_episodes=null")
+    assert found[0].num_contexts == 2
+    assert found[0].reward_fn is not None
+    assert run.budget.warm_episodes == 1

@@ -11,6 +11,7 @@ _STUDIES = {
     "table1": "table1",
     "table2": "table2",
     "table3": "table3",
+    "baselines": "baselines",
     "tableS3": "table_s3",
     "priors": "priors",
     "small_data": "small_data",

@@ -69,7 +69,7 @@ def page(records: list[CellRecord]) -> Page:
         "instead of 150, which it has there now, were then tried with FI-SAC on the seeds 0 and 1, each alone (.92: "
         "87.50, 87.29; 300 epochs: 87.07, 87.60; neither: 87.21, 87.20), together only here. Everything else is the "
         "default. The paper's numbers are its Table 2; it has no NI-SAC on cart-pole.",
-        table(("agent", *FAILURES), [row for agent in AGENTS for row in _rows(agent, fast)]),
+        table(("agent", *FAILURES), [row for agent in AGENTS for row in return_rows(agent, fast, PAPER[agent])]),
         "What is the context worth? Differences of returns in the same evaluation episodes (same start, same contexts)"
         " with their 95 % intervals, the same bootstrap. FI-SAC was trained on the true context, C-SAC on the learned "
         "belief, NI-SAC on the observation alone; otherwise the three have the same settings. Only a difference whose "
@@ -108,9 +108,10 @@ def _group(records: list[CellRecord], agent: str, failure: str) -> list[CellReco
     return [r for r in records if r.settings["agent"] == agent and r.settings["failure"] == failure]
 
 
-def _rows(agent: str, records: list[CellRecord]) -> list[list[str]]:
+def return_rows(agent: str, records: list[CellRecord], paper: Sequence[str]) -> list[list[str]]:
+    """Return our returns of an agent on every failure, and the paper's."""
     ours = [return_cell(_returns(records, agent, failure)) for failure in FAILURES]
-    return [[f"{agent}, ours", *ours], [f"{agent}, paper", *PAPER[agent]]]
+    return [[f"{agent}, ours", *ours], [f"{agent}, paper", *paper]]
 
 
 def return_cell(returns: list[Returns]) -> str:

@@ -26,6 +26,8 @@ FAILURES = {"hard": "cartpole_hard", "soft .1": "cartpole_soft01", "soft .3": "c
             "soft .5": "cartpole_soft05"}  # fmt: skip
 TASKS = {"drone": "drone", "intersection": "intersection"}
 AGENTS = {"C-CEM": "c_cem", "C-SAC": "c_sac", "FI-SAC": "fi_sac", "NI-SAC": "ni_sac"}
+BASELINES = {"GPMM": "gpmm", "RNN-PPO": "rnn_ppo", "DNNMM": "dnnmm", "ANPMM": "anpmm", "PETS": "pets",
+             "PETS, history": "pets_history", "SAC, stack": "sac_stack", "RecurrentPPO": "rnn_ppo_plain"}  # fmt: skip
 # Where unfinished runs wait to be continued.
 _RUNS = Path("outputs") / "reproduce" / "runs"
 # What decides nothing, or is in the resolved configuration under another name.
@@ -35,7 +37,7 @@ _NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit")
 def preset_of(settings: Settings) -> str:
     """Return the preset of a cell: `experiment=NAME`, or `experiment=paper/NAME` with the paper's budget."""
     env = TASKS[settings["task"]] if "task" in settings else FAILURES[settings["failure"]]
-    name = f"{env}_{AGENTS[settings['agent']]}"
+    name = f"{env}_{(AGENTS | BASELINES)[settings['agent']]}"
     return f"paper/{name}" if settings["profile"] == "paper" else name
 
 

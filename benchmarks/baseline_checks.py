@@ -1,0 +1,164 @@
+"""Is each baseline good at what it is good at? `python -m benchmarks.baseline_checks [name ...]`, minutes to hours.
+
+A baseline that fails here is not a fair one. Runs go to outputs/baseline_checks/ and are continued where they stopped.
+
+- gpmm: 90 % of its planner's return on the true dynamics within 15 episodes of one context; labels of two contexts that
+  hold for whole episodes at least .9 right.
+- rnn_ppo, rnn_ppo_plain: return of at least 80 with one context.
+- dnnmm, anpmm: one-step error on one context at most twice that of a single network.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mbrl_hdp.control.agent import Epoch
+from mbrl_hdp.data.collect import collect
+from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.envs.cartpole import CartPolePhysics
+from mbrl_hdp.experiments.config import check_config, load_config
+from mbrl_hdp.experiments.loop import Run, start_run, train
+from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.report.tables import print_table
+from mbrl_hdp.runtime import configure
+
+ROOT = Path("outputs") / "baseline_checks"
+ONE = ["env=cartpole_hard", "env.kwargs.actuation=[1.0]"]
+HELD = ["env=cartpole_hard", "env.kwargs.switch=0.0"]
+Check = Callable[[], list[list[str]]]
+
+
+def _run(name: str, words: list[str]) -> Path:
+    """Train to the end, or go on; return the run's folder."""
+    registry = load_registry()
+    config = check_config(load_config(words, registry))
+    configure(config.runtime)
+    train(config, registry, ROOT / name, progress=False)
+    return ROOT / name
+
+
+def _start(words: list[str]) -> Run:
+    registry = load_registry()
+    return start_run(check_config(load_config(words, registry)), registry)
+
+
+def _row(name: str, found: float, words: str, is_met: bool) -> list[str]:
+    return ["ok" if is_met else "missing", name, f"{found:.4g}", words]
+
+
+def check_gpmm() -> list[list[str]]:
+    known = planner_on_truth(10)
+    folder = _run("gpmm_one", ["agent=gpmm", *ONE])
+    with (folder / "metrics.csv").open() as file:
+        best = max(float(row["train_return"]) for row in csv.DictReader(file))
+    held = json.loads((_run("gpmm_held", ["agent=gpmm", *HELD]) / "summary.json").read_text())["context_accuracy"]
+    return [
+        _row(
+            "gpmm, one context, best of 15 episodes",
+            best,
+            f">= .9 of {known:.4g} on true dynamics",
+            best >= 0.9 * known,
+        ),
+        _row("gpmm, context held for an episode, accuracy", held, ">= .9", held >= 0.9),
+    ]
+
+
+def planner_on_truth(num_episodes: int) -> float:
+    """Return the mean return of gpmm's planner on the true dynamics of one context."""
+    from mbrl_hdp_baselines.features import AngleFeatures
+    from mbrl_hdp_baselines.imagination import MeanRollouts, make_mean_planner
+
+    run = _start(["agent=gpmm", *ONE])
+    task = run.agent.agent.baseline.task
+    features, physics = AngleFeatures(4, [2]), CartPolePhysics()
+    rollouts = MeanRollouts(task, features, torch.float64)
+
+    def predict(inputs: torch.Tensor) -> torch.Tensor:
+        before, act = inputs[:, :-1], inputs[:, -1:].numpy()
+        return features.encode(torch.from_numpy(physics.step(features.decode(before).numpy(), act, {}))) - before
+
+    rollouts.predict = predict
+    planner, returns = make_mean_planner(task, rollouts), []
+    for seed in range(num_episodes):
+        obs, _ = run.task.env.reset(seed=seed)
+        planner.reset()
+        total, is_over = 0.0, False
+        while not is_over:
+            obs, reward, terminated, truncated, _ = run.task.env.step(planner.act(obs))
+            total, is_over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return float(np.mean(returns))
+
+
+def _check_ppo(agent: str) -> Check:
+    def check() -> list[list[str]]:
+        summary = json.loads((_run(f"{agent}_one", [f"agent={agent}", *ONE]) / "summary.json").read_text())
+        found = summary["return_mean"]
+        return [_row(f"{agent}, one context, {summary['env_steps']} steps", found, ">= 80", found >= 80.0)]
+
+    return check
+
+
+def _check_chunks(agent: str) -> Check:
+    """Compare the largest component's one-step error with that of one network that is trained on the same episodes."""
+
+    def check() -> list[list[str]]:
+        env = _start(["agent=dnnmm", *ONE]).task.env
+        data, other = (collect(env, num_episodes=20, seed=seed, progress=False) for seed in (0, 1))
+        alone, mixture = (_start([f"agent={name}", *ONE]).agent.agent for name in ("dnnmm", agent))
+        for found in (alone, mixture):
+            found.learn(Epoch(data, None, None, False, 0))
+        for obs, act in zip(data.obs, data.act, strict=True):
+            for t in range(len(act)):
+                mixture.observe(obs[t], act[t], 0.0, obs[t + 1], False)
+        largest = max(mixture.components, key=lambda component: len(component.inputs))
+        error, single = _error(mixture, largest, other), _error(alone, alone.prior, other)
+        return [_row(f"{agent}, one-step RMSE", error, f"<= 2 x {single:.4g}", error <= 2.0 * single)]
+
+    return check
+
+
+def _error(mixture: Any, model: Any, data: Trajectories) -> float:
+    pairs = [
+        mixture._pair(obs[t], act[t], obs[t + 1])
+        for obs, act in zip(data.obs, data.act, strict=True)
+        for t in range(len(act))
+    ]
+    inputs, targets = (torch.stack(part) for part in zip(*pairs, strict=True))
+    scaled = (model.predict_mean(inputs) - targets) / targets.std(0)
+    return float(scaled.square().mean().sqrt())
+
+
+CHECKS: dict[str, Check] = {
+    "gpmm": check_gpmm,
+    "rnn_ppo_plain": _check_ppo("rnn_ppo_plain"),
+    "rnn_ppo": _check_ppo("rnn_ppo"),
+    "dnnmm": _check_chunks("dnnmm"),
+    "anpmm": _check_chunks("anpmm"),
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = set(names) - set(CHECKS)
+    if unknown:
+        print(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(CHECKS)}", file=sys.stderr)
+        return 2
+    rows = [row for name in names or CHECKS for row in CHECKS[name]()]
+    print_table("Baselines at what they are good at", ["", "what", "found", "wanted"], rows)
+    return 0 if all(row[0] == "ok" for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
