@@ -5,11 +5,11 @@ from mbrl_hdp.experiments.studies import systems_fit
 from mbrl_hdp.experiments.studies.study import CellRecord
 
 
-def record(settings, found=None, accuracy=1.0, seconds=10.0, level="sure"):
+def record(settings, found=None, accuracy=1.0, seconds=10.0, agreement=(1.0, 1.0)):
     true = 1 if settings["variant"].startswith("still") else 2
     results = {
         "found": true if found is None else found, "true": true, "accuracy": accuracy, "cpu_s": seconds,
-        "dynamics": "sparse", "level": level, "searched": 2, "runs": ["a"],
+        "dynamics": "sparse", "half_agreement": list(agreement), "searched": 2, "runs": ["a"],
     }  # fmt: skip
     return CellRecord(settings, results, "abc", 1.0)
 
@@ -37,8 +37,9 @@ def test_every_gate_can_be_missed():
     assert missed(lambda i, cell: record(cell, 2 if i in still[: num // 10] else None)) == [3]
     assert missed(lambda _, cell: record(cell, accuracy=0.96)) == [4]
     assert missed(lambda i, cell: record(cell, accuracy=0.9 if i in plain[:4] else 1.0)) == [5]
-    unsure = dict.fromkeys(plain[:4], "unsure")
-    assert missed(lambda i, cell: record(cell, accuracy=0.9 if i in unsure else 1.0, level=unsure.get(i, "sure"))) == []
+    for agreement in ((0.8, 1.0), ()):  # these may not say sure
+        low = {"accuracy": 0.9, "agreement": agreement}
+        assert missed(lambda i, cell, low=low: record(cell, **(low if i in plain[:4] else {}))) == []
 
 
 def test_gates_are_open_until_every_cell_is_there():
@@ -51,5 +52,5 @@ def test_a_cell_without_switching():
         {"method": "fit", "system": "pendulum", "variant": "still", "seed": 1, "num_episodes": 12}
     )
     assert (found["found"], found["true"], found["accuracy"]) == (1, 1, 1.0)
-    assert found["level"] in {"sure", "fairly sure", "unsure"}
+    assert len(found["half_agreement"]) == 2
     assert found["dynamics"] == "sparse"
