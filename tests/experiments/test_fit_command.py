@@ -132,7 +132,14 @@ def test_label_refuses_what_is_no_model_or_no_data(pump, capsys, tmp_path):
 def test_the_same_command_gives_the_same_model(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "d.npz", obs=np.cumsum(rng.normal(size=(6, 21, 2)), 1))
-    words = ["dynamics=linear", "max_contexts=3", "fit.num_steps=10", "fit.num_restarts=1", "fit.polish_steps=5"]
+    words = [
+        "dynamics=delta_mlp",
+        "dynamics.hidden_sizes=[8]",
+        "max_contexts=3",
+        "fit.num_steps=10",
+        "fit.num_restarts=1",
+        "fit.polish_steps=5",
+    ]
     for name in ("a", "b"):
         assert main(["fit", str(tmp_path / "d.npz"), *words, "seed=3", f"out={tmp_path / name}"]) == 0
     assert (tmp_path / "a" / "labels.csv").read_text() == (tmp_path / "b" / "labels.csv").read_text()
