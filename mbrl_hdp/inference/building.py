@@ -40,7 +40,7 @@ class Builder:
             self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distillation"), parts, strict=True)
         )
         several = dynamics.config.candidates() if isinstance(dynamics.config, SeveralDynamics) else None
-        named = [(dynamics.name, dynamics.config)] if several is None else several
+        named = [(dynamics.name, dynamics.config)] if several is None else several if recipe.compares else several[-1:]
         self.families = [Part(name, recipe.settle_dynamics(config)) for name, config in named]
         self.rows = [torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()]
 

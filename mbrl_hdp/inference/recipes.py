@@ -33,6 +33,7 @@ class Recipe:
         is_prior_reset: `reset="chain"` puts the prior's q back to its start; else the schedule's hold and the natural
             steps after it replace the rows, and the shared weights go on from where they are.
         is_polished: the chosen run is trained on with its contexts settled.
+        compares: transition models are compared where several are possible (`dynamics=auto`); else the last, networks.
         refit: schedule of a warm start.
         fixed: settings of `FitConfig` that have one value in this recipe.
         dynamics: the same for settings of the transition model, where it has them.
@@ -48,6 +49,7 @@ class Recipe:
     is_distilled_for_good: bool = True
     is_prior_reset: bool = False
     is_polished: bool = True
+    compares: bool = True
     refit: Schedule = field(default_factory=lambda: REFIT)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     dynamics: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +92,7 @@ RECIPES = {
             is_distilled_for_good=False,
             is_prior_reset=True,
             is_polished=False,
+            compares=False,
             refit=LITERAL,
             fixed={"start": "random", "num_restarts": 1, "polish_steps": 0, "holdout": 0.0, "schedules": [LITERAL]},
             dynamics={"std_floor": 0.0, "final_std_floor": 0.0, "skip_share": 0.0},

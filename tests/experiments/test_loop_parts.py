@@ -110,12 +110,13 @@ def test_a_learned_reward_takes_four_steps_for_every_one_of_the_model(monkeypatc
         return 0.25
 
     monkeypatch.setattr(LearnedReward, "fit", fit)
-    run.model, run.data = SimpleNamespace(), SimpleNamespace()
-    assert [loop.update_reward(run, epoch) for epoch in (0, 1)] == 2 * [{"reward_rmse": 0.25}]
+    run.model, run.data = SimpleNamespace(), SimpleNamespace(reward=None)
+    log = SilentLog(1, is_wanted=False)
+    assert [loop.update_reward(run, epoch, log) for epoch in (0, 1)] == 2 * [{"reward_rmse": 0.25}]
     assert [call[:4] for call in calls] == [(run.task.reward_fn, run.model, run.data, count) for count in (28, 12)]
     assert calls[0][4] != calls[1][4]
     known = loop.start_run(*typed("agent=c_cem"))
-    assert loop.update_reward(known, 0) == {}
+    assert loop.update_reward(known, 0, log) == {}
 
 
 def test_training_explores_and_evaluation_does_not(monkeypatch):
@@ -169,7 +170,7 @@ def test_what_was_appended_to_observations_is_padded_with_nan():
 
 def test_what_switches_cost_is_measured_where_truth_and_belief_are_known(monkeypatch):
     cem, sac = (loop.start_run(*typed(f"agent={agent}")) for agent in ("c_cem", "ni_sac"))
-    slots = []
+    slots, log = [], SilentLog(1, is_wanted=False)
     monkeypatch.setattr(loop, "slots_of_truth", lambda *_: slots[-1])
     monkeypatch.setattr(loop, "TruthTracker", lambda obs_dim, width, found: (obs_dim, width, found))
     monkeypatch.setattr(loop, "play_evaluation", lambda run, count, name, log, tracker: (count, tracker))
@@ -179,10 +180,10 @@ def test_what_switches_cost_is_measured_where_truth_and_belief_are_known(monkeyp
     for run, has_model, found in ((cem, False, "slots"), (sac, True, "slots"), (cem, True, None)):
         run.model = model if has_model else None
         slots.append(found)
-        assert loop.what_switches_cost(run, [1, 2], None) is None
+        assert loop.what_switches_cost(run, [1, 2], log) is None
     cem.model = model
     slots.append("slots")
     tracker = cem.task.obs_dim, 3, "slots"
-    assert loop.what_switches_cost(cem, [1, 2], None) == (2, (2, tracker), (2, "slots"))
+    assert loop.what_switches_cost(cem, [1, 2], log) == (2, (2, tracker), (2, "slots"))
     cem.task = SimpleNamespace(num_contexts=None, obs_dim=cem.task.obs_dim)
-    assert loop.what_switches_cost(cem, [1, 2], None) is None
+    assert loop.what_switches_cost(cem, [1, 2], log) is None
