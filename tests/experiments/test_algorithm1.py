@@ -124,7 +124,7 @@ def test_a_sweep_runs_to_its_end_and_every_job_is_the_run_of_its_seed(tmp_path, 
     assert [summary["seed"] for summary in found] == [0, 1]
     assert found[0]["returns"] != found[1]["returns"]
     assert found[1]["returns"] == json.loads((tmp_path / "alone" / "summary.json").read_text())["returns"]
-    assert capsys.readouterr().out.count("return ") == 3
+    assert capsys.readouterr().out.count(" episodes; ") == 3
 
 
 REFUSED_SWEEPS = {
