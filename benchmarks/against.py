@@ -5,7 +5,8 @@
 
 Each checkout runs in a process of its own with its own `benchmarks/`; the two run by turns, a quarter of a second each
 (the other is stopped meanwhile), so that a busy machine slows both alike. Ratios are here / there: 1.03 is 3 % slower.
-`--quick` takes a tenth of the steps, updates and actions; `--write` records the table in docs/results/against.md. Exit code 1 if a ratio is above the limit.
+`--quick` takes a tenth of the steps, updates and actions; `--write` records the table in docs/results/against.md.
+Exit code 1 if a ratio is above the limit.
 """
 
 from __future__ import annotations
