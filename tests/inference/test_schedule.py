@@ -23,7 +23,7 @@ RANGES = {
         "rate_factor": FACTOR,
     },
     FitConfig: {
-        "halves_within_s": {"at_least": 0.0},
+        "halves_within_s": NOT_NEGATIVE,
         "num_contexts": COUNT,
         "num_steps": COUNT, "batch_size": COUNT, "learning_rate": POSITIVE, "row_learning_rate": POSITIVE,
         "top_learning_rate": POSITIVE, "natural_step": FACTOR, "stay": FRACTION, "start_strength": POSITIVE,
