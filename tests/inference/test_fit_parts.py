@@ -1,5 +1,7 @@
 """The decisions of a fit, one at a time: which runs, from which start, on which device, which one is taken."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,10 @@ import mbrl_hdp
 from mbrl_hdp.errors import FitError
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference import fit as fit_module
+from mbrl_hdp.inference.building import Builder
 from mbrl_hdp.inference.fit import HeldOutScore, choose
 from mbrl_hdp.inference.recipes import RECIPES
+from mbrl_hdp.inference.runs import _continued, refits
 from mbrl_hdp.inference.schedule import PLAIN, POOLED, REFIT, TEMPERED, FitConfig
 
 QUICK = FitConfig(num_steps=2, polish_steps=1, num_restarts=1)
@@ -23,32 +27,39 @@ def data():
 
 @pytest.fixture(scope="module")
 def build(data):
-    parts = "hdp", "linear", "stationary"
-    return fit_module._Builder(load_registry(), data, parts, 5, None, 3, RECIPES["robust"])
+    parts = "hdp", "delta_mlp", "stationary"
+    return Builder(load_registry(), data, parts, 5, None, 3, RECIPES["robust"])
 
 
-def names(num_restarts, warm_start, reset):
-    config = FitConfig(num_restarts=num_restarts)
-    return [schedule.name for schedule in fit_module._plan_runs(config, RECIPES["robust"], warm_start, reset)]
+@pytest.fixture
+def model(build):
+    return build(0, build.families[0])
 
 
-def test_runs_take_the_schedules_in_turn_and_a_warm_start_takes_one_run(build):
-    three = [POOLED.name, TEMPERED.name, PLAIN.name]
-    assert names(3, None, None) == three
-    assert names(5, None, None) == [*three, *three[:2]]
-    assert names(2, build(0), "chain") == three[:2]  # every slot is open again: a search as from the start
-    assert names(3, build(0), None) == [REFIT.name]
+def names(starts):
+    return [start.schedule.name for start in starts]
+
+
+def test_runs_take_the_schedules_in_turn_and_a_warm_start_takes_one_run(build, model):
+    def config(num_restarts):
+        return FitConfig(num_restarts=num_restarts, start="random")
+
+    three, part, recipe = [POOLED.name, TEMPERED.name, PLAIN.name], build.families[0], RECIPES["robust"]
+    assert names(build.starts(part, None, config(3))) == three
+    assert names(build.starts(part, None, config(5))) == [*three, *three[:2]]
+    assert names(refits(model, config(2), recipe, "chain")) == three[:2]  # every slot is open again
+    assert names(refits(model, config(3), recipe, None)) == [REFIT.name]
 
 
 @pytest.mark.parametrize("active", [[True, False, True, False, True], [True] * 4 + [False], [False] * 4 + [True]])
-def test_reset_chain_opens_every_slot_and_starts_the_unused_ones_anew(build, active, monkeypatch):
-    model, asked = build(0), []
+def test_reset_chain_opens_every_slot_and_starts_the_unused_ones_anew(build, model, active, monkeypatch):
+    asked = []
     model.is_active = torch.tensor(active)
     monkeypatch.setattr(type(model.dynamics), "reset_slots", lambda _, slots, generator: asked.append(slots.tolist()))
-    plain = fit_module._continued(model, None, build)
+    plain = _continued(model, None, build)
     assert plain.is_active.tolist() == active
     assert asked == []
-    again = fit_module._continued(model, "chain", build)
+    again = _continued(model, "chain", build)
     assert again.is_active.tolist() == [True] * 5
     assert asked == [[slot for slot, is_active in enumerate(active) if not is_active]]
     assert model.is_active.tolist() == active  # the old model is left alone
@@ -67,16 +78,16 @@ def test_whether_networks_are_small_is_asked_of_the_model_that_is_learned(data, 
 
 def test_a_report_counts_the_seconds_of_the_fit(data, monkeypatch):
     ticks = iter([100.0, 107.5])
-    monkeypatch.setattr(fit_module.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(fit_module, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     model = mbrl_hdp.fit(data, dynamics="linear", max_contexts=2, config=QUICK, progress=False, seed=4)
     report = model.report
     assert (report.fit_time_s, report.num_episodes, report.num_transitions, report.seed) == (7.5, 4, 20, 4)
 
 
-def test_a_warm_start_of_other_sizes_is_refused(data, build):
+def test_a_warm_start_of_other_sizes_is_refused(data, model):
     other = mbrl_hdp.Trajectories(np.concatenate([data.obs, data.obs], -1), data.act)
     with pytest.raises(FitError, match="learned on 2 observations and 1 actions a step; this data has 4 and 1"):
-        mbrl_hdp.fit(other, dynamics="linear", config=QUICK, progress=False, warm_start=build(0))
+        mbrl_hdp.fit(other, dynamics="linear", config=QUICK, progress=False, warm_start=model)
 
 
 @pytest.mark.parametrize("best", [0, 1])

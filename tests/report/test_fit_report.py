@@ -48,7 +48,7 @@ def test_summary_tells_the_models_own_numbers(fitted):
     model, data = fitted
     summary = summarise(model, model.analyse(data))
     np.testing.assert_allclose(summary.transition, model.transition)
-    np.testing.assert_allclose(summary.mean_dwell, 1.0 / (1.0 - np.diag(model.transition)))
+    np.testing.assert_allclose(summary.mean_dwell, 1.0 / np.maximum(1.0 - np.diag(model.transition), 1e-9))
     assert summary.log_likelihood == pytest.approx(model.log_likelihood(data).sum() / data.num_transitions)
     assert summary.slots == np.flatnonzero(model.kept).tolist()
     assert summary.threshold == 0.02
@@ -101,7 +101,7 @@ def test_one_context_one_episode_missing_samples(tmp_path):
     obs = np.cumsum(np.random.default_rng(3).normal(size=(1, 13, 2)), 1)
     obs[0, 4] = np.nan
     text = write_fit_report(model, model.analyse(Trajectories(obs, allow_missing=True)), tmp_path)
-    assert text.startswith("1 context in 10 steps of 1 episodes")
+    assert text.startswith("1 context in 10 steps of 1 episode ")
     assert (tmp_path / "contexts.png").stat().st_size > 0
 
 

@@ -41,7 +41,7 @@ SHARE = 0.9
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     """Return every agent on both tasks, planners first."""
     if is_quick:
-        return [{"agent": "C-CEM", "task": "drone", "profile": "smoke", "seed": 100}]
+        return [{"agent": "C-CEM", "task": "drone", "profile": "smoke", "seed": seed} for seed in seeds or (100,)]
     return [
         {"agent": agent, "task": task, "profile": "fast", "seed": seed}
         for agent in AGENTS
