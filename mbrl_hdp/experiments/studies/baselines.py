@@ -21,7 +21,7 @@ _NONE = ("",) * len(FAILURES)
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     """Return every baseline on every failure, the paper's baselines first."""
     if is_quick:
-        return [{"agent": "DNNMM", "failure": "hard", "profile": "smoke", "seed": SEEDS[0]}]
+        return [{"agent": "DNNMM", "failure": "hard", "profile": "smoke", "seed": seed} for seed in seeds or SEEDS[:1]]
     return [
         {"agent": agent, "failure": failure, "profile": "fast", "seed": seed}
         for agent in BASELINES
