@@ -93,6 +93,8 @@ class Runs:
     def take(self, start: Start, bar: FitProgress) -> None:
         """Train a candidate, unless nothing is left for it to explain; one that diverges is left out."""
         number, self._number = self._number, self._number + 1
+        if self._cannot_be_judged(start):
+            return
         if self._is_needless(start):
             self.skipped.append(f"{start.dynamics.name} ({start.name})")
             return
@@ -139,6 +141,14 @@ class Runs:
             run.entry(number == best) | {"equally_good": number in equal, "agreement": agreement[number]}
             for number, run in enumerate(self.results)
         ]
+
+    def _cannot_be_judged(self, start: Start) -> bool:
+        """Return whether only training data would speak for a run from random heads: it prefers too many contexts.
+
+        The search has compared numbers of contexts by cross-fitted evidence, so its contexts stand.
+        """
+        has_search = any(run.start.contexts is not None for run in self.results)
+        return self.warm_start is None and self.job.aside is None and start.contexts is None and has_search
 
     def _is_needless(self, start: Start) -> bool:
         """Return whether a candidate has nothing to add to the runs so far."""

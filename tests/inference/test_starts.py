@@ -142,6 +142,14 @@ def test_much_data_is_searched_in_part(monkeypatch):
     np.testing.assert_allclose(three.probability.sum(-1)[data.is_step], 1.0)
 
 
+def test_without_held_out_episodes_the_contexts_of_the_search_stand():
+    """A machine's log is often one long episode: likelihood on training data would prefer more contexts."""
+    few = trajectories("linear_4d_2", "observation", num_episodes=8)
+    model = mbrl_hdp.fit(few, dynamics="linear", progress=False)
+    assert {run["schedule"] for run in model.report.runs} == {"search", "one context"}
+    assert model.num_contexts == model.report.search["num_contexts"] == 2
+
+
 def test_one_context_where_nothing_switches():
     data = trajectories("pendulum", "still")
     model = mbrl_hdp.fit(data, progress=False)
