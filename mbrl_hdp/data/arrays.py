@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mbrl_hdp.data.logs import is_frame, log_from_frame
 from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import DataError
@@ -37,6 +36,8 @@ def as_trajectories(data: Any) -> Trajectories:
         return data
     if isinstance(data, Mapping):
         return from_dictionary(data)
+    from mbrl_hdp.data.logs import is_frame, log_from_frame  # with pandas, which is slow to import
+
     if is_frame(data):
         return log_from_frame(data, LogConfig()).data
     if isinstance(data, list | tuple) and len(data):

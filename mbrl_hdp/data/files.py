@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mbrl_hdp.data.csv_files import load_csv, save_csv
 from mbrl_hdp.data.csv_layout import is_own_layout
-from mbrl_hdp.data.logs import Log, read_text_log
 from mbrl_hdp.data.minari_files import load_minari, save_minari
 from mbrl_hdp.data.npz_files import load_npz, save_npz
-from mbrl_hdp.data.parquet_files import is_parquet, read_parquet_log
 from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from mbrl_hdp.data.logs import Log  # with pandas, which is slow to import: only where a table is read
 
 _MINARI = "minari:"
 _SAVERS = {".npz": save_npz, ".csv": save_csv}
@@ -57,6 +59,9 @@ def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> L
         ConfigError: for settings of columns where the file has none.
     """
     config.check()
+    from mbrl_hdp.data.logs import Log, read_text_log
+    from mbrl_hdp.data.parquet_files import is_parquet, read_parquet_log
+
     if is_parquet(path_or_id):
         return read_parquet_log(Path(path_or_id), config, rest)
     if not has_columns(path_or_id):
@@ -78,6 +83,8 @@ def has_columns(path_or_id: str | Path) -> bool:
     """Return whether a source is a table with named columns (text, parquet) and not a set of arrays."""
     if str(path_or_id).startswith(_MINARI):
         return False
+    from mbrl_hdp.data.parquet_files import is_parquet
+
     return is_parquet(path_or_id) or _suffix(path_or_id, _READ) in _TEXTS
 
 
@@ -98,6 +105,8 @@ def numbered(prefix: str, count: int) -> tuple[str, ...]:
 
 
 def _numbered(data: Trajectories) -> Log:
+    from mbrl_hdp.data.logs import Log
+
     return Log(data, numbered("obs_", data.obs_dim), numbered("act_", data.act_dim))
 
 
