@@ -12,6 +12,7 @@ def lazy_names(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[list
     homes = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
+        """Import the module that defines a name, and keep the value in the package."""
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)

@@ -141,6 +141,7 @@ def history_value(problem: FiniteCmdp) -> float:
     num_contexts, num_states, num_acts = problem.reward.shape
 
     def best(step: int, state: int, weights: Float[np.ndarray, "*paths K"]) -> float:
+        """Return the largest expected return from a state, given the weight of every path of contexts so far."""
         values = []
         for act in range(num_acts):
             value = float((weights * problem.reward[:, state, act]).sum())

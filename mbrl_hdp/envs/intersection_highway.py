@@ -23,6 +23,7 @@ class _NoSlip:
     """Moves a highway-env vehicle as the package did in 2020: a kinematic bicycle without slip angle."""
 
     def step(self: Any, dt: float) -> None:
+        """Move by the speed and heading of before the step, then change both."""
         self.clip_actions()
         heading, speed = self.heading, self.speed
         self.position = self.position + speed * np.array([np.cos(heading), np.sin(heading)]) * dt

@@ -217,6 +217,7 @@ def _job(finish: Finish | None, failures: list[Exception]) -> Callable[[DictConf
     """
 
     def job(config: DictConfig) -> float:
+        """Run a job; return its mean return, NaN if it failed."""
         try:
             return _run(config, finish)
         except Exception as error:  # noqa: BLE001 - whatever it is, `run_app` raises it again

@@ -132,6 +132,7 @@ def watched(key: str, function: RewardFn) -> RewardFn:
 
     @functools.wraps(function)
     def reward(act: Tensor, next_obs: Tensor) -> Tensor:
+        """Call the function and check what it returns."""
         try:
             found = function(act, next_obs)
         except Exception as error:  # a user's function may fail in any way

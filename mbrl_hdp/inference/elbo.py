@@ -183,6 +183,7 @@ def elbo_of(
     found: list[Smoothed] = []
 
     def program() -> ContextChain:
+        """Draw a chain from the prior and weigh it by the episodes' evidence."""
         chain = prior.model()
         chains.append(chain)
         found.append(expected_log_likelihood(chain, log_lik, lengths, scale))

@@ -187,6 +187,7 @@ class _CompiledDensity(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, targets: Tensor, *arguments: Any) -> Tensor:
+        """Return the log densities; residuals are kept for `backward` where a gradient is wanted."""
         from mbrl_hdp.inference.head_kernels import gaussian_forward
 
         *tensors, ctx.skip_share = arguments
@@ -202,6 +203,7 @@ class _CompiledDensity(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients by weights, biases and inverse standard deviations."""
         from mbrl_hdp.inference.head_kernels import gaussian_backward
 
         inputs, residual, log_prob, weight, bias, out_weight, _, inverse_std, offset = ctx.saved_tensors

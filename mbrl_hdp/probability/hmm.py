@@ -129,6 +129,7 @@ class _FisherGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, initial: Tensor, transition: Tensor, log_lik: Tensor, messages: MessagePass) -> Tensor:
+        """Return the log evidence that the forward pass found."""
         ctx.messages = messages
         ctx.dtypes = initial.dtype, transition.dtype, log_lik.dtype
         ctx.devices = initial.device, transition.device
@@ -138,6 +139,7 @@ class _FisherGradient(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the expected counts over the probabilities, and the marginals, weighted by episode."""
         weights = weights.to(torch.float64)
         derivatives = ctx.messages.weighted_derivatives(weights)
         by_log_lik = derivatives.marginals * weights[:, None, None].to(ctx.dtypes[2])
