@@ -44,7 +44,7 @@ class BeliefCodec:
     def pack(
         self, obs: Float[np.ndarray, "*batch S"], belief: Float[np.ndarray, "*batch K"]
     ) -> Float[np.ndarray, "*batch S+K"]:
-        """Put the belief beside the observation.
+        """Append the belief to the observation.
 
         Raises:
             DataError: on a wrong width.
@@ -60,7 +60,7 @@ class BeliefCodec:
         return torch.cat([obs, belief], -1)
 
     def unpack(self, packed: Array) -> tuple[Array, Array]:
-        """Take observations `*batch S` and beliefs `*batch K` apart (views), for arrays and for tensors.
+        """Split into observations `*batch S` and beliefs `*batch K` (views), for arrays and for tensors.
 
         Raises:
             DataError: on a wrong width.
@@ -76,7 +76,7 @@ class BeliefCodec:
 
 
 def widen(belief: Float[Tensor, "*batch k"], slots: Int[Tensor, " k"], max_contexts: int) -> Float[Tensor, "*batch K"]:
-    """Put the belief over the kept contexts into their slots; all other slots hold zero."""
+    """Write the belief over the kept contexts into their slots; all other slots hold zero."""
     wide = belief.new_zeros(*belief.shape[:-1], max_contexts)
     wide[..., slots] = belief
     return wide
@@ -85,7 +85,7 @@ def widen(belief: Float[Tensor, "*batch k"], slots: Int[Tensor, " k"], max_conte
 def narrow(
     belief: Float[Tensor, "*batch K"], slots: Int[Tensor, " k"], fallback: Float[Tensor, " k"]
 ) -> Float[Tensor, "*batch k"]:
-    """Take the kept contexts out of a wide belief and normalise.
+    """Select the kept contexts of a wide belief and normalise.
 
     A belief with no mass on any of them (it was formed before they were learned) becomes `fallback`.
     """

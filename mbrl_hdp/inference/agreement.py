@@ -11,12 +11,23 @@ from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.episodes import some_episodes
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.search import Structure
+from mbrl_hdp.inference.search.regions import region_share
+from mbrl_hdp.inference.search.rows import make_rows
 from mbrl_hdp.seeding import numpy_generator
 
+# Labels with a smaller adjusted Rand index are not the same.
+SAME_LABELS = 0.9
 # With fewer episodes there are no halves to speak of.
 FEWEST_EPISODES = 10
 # Transitions whose labels are compared, at most.
 _MOST_TRANSITIONS = 20_000
+# Two contexts are the same if this share of the steps of either one is the other's too.
+_SAME_SHARE = 0.8
+# A context with a larger share of its switching explained by state and action looks like a region.
+REGION = 0.3
+
+# One half of the episodes, the other half -> labels of the first.
+Find = Callable[[Trajectories, Trajectories], Int[np.ndarray, "N T"] | None]
 
 
 def adjusted_rand(one: Int[np.ndarray, "*n"], two: Int[np.ndarray, "*n"]) -> float:
@@ -55,37 +66,43 @@ def agreement_with(taken: ContextModel, others: Sequence[ContextModel], data: Tr
     return [adjusted_rand(labels, labels if other is taken else other.most_likely(part)) for other in others]
 
 
-def half_agreement(
-    model: ContextModel, data: Trajectories, search: Callable[[Trajectories], Structure | None], seed: int
-) -> list[float]:
-    """Search for contexts in each half of the episodes anew; return how far a model's labels agree with both.
+def half_agreement(model: ContextModel, data: Trajectories, find: Find, seed: int) -> list[float]:
+    """Find contexts in each half of the episodes anew; return how far a model's labels agree with both.
 
-    Nothing of the model is handed over to the searches, so that labels which another choice of episodes would not have
-    brought forth are seen. Empty where there is too little data.
+    Nothing of the model is handed over, so that labels which another choice of episodes would not have brought forth
+    are seen. Empty where there is too little data.
 
     Args:
         model: the model whose labels are judged.
         data: episodes that it was learned from.
-        search: finds the contexts of episodes; None where they are too few.
+        find: labels one half; the other may decide between several answers. None where the steps are too few.
         seed: seed of the halves.
     """
     if data.num_episodes < FEWEST_EPISODES:
         return []
     order = numpy_generator(seed, "halves").permutation(data.num_episodes)
-    halves = [data.select(np.sort(part)) for part in np.array_split(order, 2)]
-    found = [(half, search(half)) for half in halves]
-    return [adjusted_rand(model.most_likely(half), each.labels) for half, each in found if each is not None]
+    one, two = (data.select(np.sort(part)) for part in np.array_split(order, 2))
+    found = [(half, find(half, other)) for half, other in ((one, two), (two, one))]
+    return [adjusted_rand(model.most_likely(half), labels) for half, labels in found if labels is not None]
 
 
-def shares_by_context(model: ContextModel, data: Trajectories, structure: Structure) -> list[float | None]:
-    """Return for every context of a model the region share of the search's context that acts in most of its steps.
+def shares_by_context(model: ContextModel, data: Trajectories, structure: Structure) -> list[float]:
+    """Return for every context of a model the share of the entropy of leaving it that state and action explain.
 
-    None where no context of the search acts in more than half of them.
+    It is the share of the search's context that acts in most of its steps, computed anew where there is none.
     """
     labels, known = model.most_likely(data), structure.labels
-    shares: list[float | None] = []
+    shares: list[float] = []
     for context in range(model.num_contexts):
         counts = np.bincount(known[(labels == context) & (known >= 0)], minlength=structure.num_contexts)
         share = float(structure.regions[counts.argmax()])
-        shares.append(share if 2 * counts.max() > counts.sum() and np.isfinite(share) else None)
+        is_same = counts.max() > _SAME_SHARE * max(counts.sum(), (known == counts.argmax()).sum())
+        shares.append(share if is_same and np.isfinite(share) else own_share(model, data, context))
     return shares
+
+
+def own_share(model: ContextModel, data: Trajectories, context: int) -> float:
+    """Return the share of the entropy of leaving a context that state and action explain, from the model's labels."""
+    part = some_episodes(data, _MOST_TRANSITIONS)
+    rows = make_rows(part)
+    return region_share(rows, model.most_likely(part)[rows.episode, rows.step], context)

@@ -19,7 +19,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that does not exist or that this machine does not have.
+    """Raise if a device does not exist or this machine does not have it.
 
     Raises:
         ConfigError: saying what is missing and what to do.
@@ -48,7 +48,7 @@ def resolve_device(device: str, is_small: Callable[[], bool]) -> torch.device:
 
     Args:
         device: auto, cpu or cuda.
-        is_small: tells whether the networks are small; only asked where it matters.
+        is_small: returns whether the networks are small; called only where it matters.
 
     Raises:
         ConfigError: if the device does not exist here.

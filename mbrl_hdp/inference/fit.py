@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 
 from mbrl_hdp.data.arrays import as_trajectories
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
-from mbrl_hdp.inference.agreement import half_agreement, shares_by_context
+from mbrl_hdp.inference.agreement import Find, half_agreement, shares_by_context
 from mbrl_hdp.inference.building import Builder, build_model
 from mbrl_hdp.inference.choice import HeldOutScore, choose, held_out_score
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
@@ -118,9 +119,9 @@ def fit(
             length = polish(model, whole, sub_seed(seed, "polish"), report, config.polish_steps)
             bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
             polished = length_entry(length)
-    found = _search_entry(structure or again.structure, runs.skipped, model, train) | again.entry
+    found = _search_entry(structure or again.structure, runs, model, train) | again.entry
     if structure is not None and structure.time_s <= config.halves_within_s:
-        found["half_agreement"] = half_agreement(model, train, lambda half: _search(half, config, max_contexts), seed)
+        found["half_agreement"] = half_agreement(model, train, _route(runs, best, config, max_contexts), seed)
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -159,6 +160,19 @@ def _searched(train: Trajectories, config: FitConfig, max_contexts: int) -> Stru
 
 def _search(data: Trajectories, config: FitConfig, max_contexts: int) -> Structure | None:
     return search_structure(data, max_contexts, config.num_contexts, config.regions)
+
+
+def _route(runs: Runs, best: int, config: FitConfig, max_contexts: int) -> Find:
+    """Return how the contexts of a run are found anew in other episodes: in the way in which that run found them."""
+
+    def searched(half: Trajectories, _: Trajectories) -> Int[np.ndarray, "N T"] | None:
+        found = _search(half, config, max_contexts)
+        return None if found is None else found.labels
+
+    def trained(half: Trajectories, other: Trajectories) -> Int[np.ndarray, "N T"]:
+        return runs.again(best, half, other).most_likely(half)
+
+    return trained if runs.repeats(best) else searched
 
 
 def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
@@ -219,9 +233,7 @@ def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str 
         )
 
 
-def _search_entry(
-    structure: Structure | None, skipped: list[str], model: ContextModel, train: Trajectories
-) -> dict[str, Any]:
+def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, train: Trajectories) -> dict[str, Any]:
     """Return what the fit's report says about the search."""
     if structure is None:
         return {}
@@ -234,5 +246,6 @@ def _search_entry(
         "context_regions": shares_by_context(model, train, structure),
         "verdicts": verdicts,
         "cpu_time_s": structure.time_s,
-        "skipped": skipped,
+        "skipped": runs.skipped,
+        "refused": runs.refused,
     }

@@ -171,7 +171,7 @@ class ContextHeads(nn.Module):
         return out
 
     def check_contexts(self, context: Int[Tensor, "*batch"]) -> None:
-        """Refuse contexts that do not exist.
+        """Raise if a context does not exist.
 
         Raises:
             DataError: naming their range.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo
 from mbrl_hdp.inference.online import OnlineFilter
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.inference.row_density import compiled_row
+from mbrl_hdp.inference.views import model_views
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
 
@@ -334,11 +334,11 @@ class ContextModel(mbrl.models.Model):
             next_context = torch.multinomial(self._chain.transition[context], 1, generator=rng).squeeze(-1)
         return next_obs, None, None, {"obs": next_obs, "context": next_context}
 
-    # How it shows itself: `report` is downstream of this room, so it is looked up when it is asked for -----------
+    # Texts and figures: drawn by a later room, see `mbrl_hdp.inference.views` -------------------------------------
 
     def summary(self, data: Any = None) -> str:
         """Return the report as text; with data, also what each context does and how clear the labels are."""
-        return self._view("summary_text")(self, data)
+        return model_views().summary_text(self, data)
 
     def plot_contexts(
         self, data: Any, episodes: Sequence[int] | None = None, columns: Sequence[int | str] | None = None
@@ -348,26 +348,22 @@ class ContextModel(mbrl.models.Model):
         Example:
             >>> model.plot_contexts(df, episodes=[0], columns=["obs_temp"]).savefig("contexts.png")
         """
-        return self._view("plot_contexts")(self, data, episodes, columns)
+        return model_views().plot_contexts(self, data, episodes, columns)
 
     def plot_transition(self, data: Any = None) -> Any:
         """Return a matplotlib figure of the transition matrices; with data, also the true one where it is known."""
-        return self._view("plot_transition")(self, data)
+        return model_views().plot_transition(self, data)
 
     def plot_stationary(self) -> Any:
         """Return a matplotlib figure of the share of every slot against the threshold of distillation."""
-        return self._view("plot_stationary")(self)
+        return model_views().plot_stationary(self)
 
     def __str__(self) -> str:
         return self.summary()
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        return self._view("html")(self)
-
-    @staticmethod
-    def _view(name: str) -> Callable[..., Any]:
-        return getattr(importlib.import_module("mbrl_hdp.report.views"), name)
+        return model_views().html(self)
 
     def save(self, save_dir: str | Path) -> None:
         """Write the model to a folder: safetensors and JSON, atomically; nothing that can run code."""
@@ -376,7 +372,7 @@ class ContextModel(mbrl.models.Model):
         save_model(self, Path(save_dir))
 
     def load(self, load_dir: str | Path) -> None:
-        """Take the parameters from a folder that `save` wrote; the parts must be the same."""
+        """Read the parameters from a folder that `save` wrote; the parts must be the same."""
         from mbrl_hdp.inference.saving import load_parameters
 
         load_parameters(self, Path(load_dir))

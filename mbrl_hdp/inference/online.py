@@ -44,7 +44,7 @@ class OnlineFilter:
         return self.belief
 
     def update(self, act: Float[np.ndarray, " A"], next_obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
-        """Take in one step; return the distribution of the context that acts next.
+        """Update the belief with one step; return the distribution of the context that acts next.
 
         A next observation with NaN carries no information: the belief only moves on. If the likelihood of every
         context vanishes, likewise.

@@ -1,4 +1,4 @@
-"""Refuse data whose changes would be lost in single precision, in which the transition models compute."""
+"""Checks for data whose changes would be lost in single precision, in which the transition models compute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SINGLE = np.finfo(np.float32)
 
 
 def check_precision(data: Trajectories) -> None:
-    """Refuse columns that overflow single precision or change by less than it can tell apart.
+    """Raise if a column overflows single precision or changes by less than it can represent.
 
     A counter or a time stamp of size 1e9 that moves in thousandths is such a column: it would be rounded to nonsense
     without a word.

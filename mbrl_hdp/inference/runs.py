@@ -11,7 +11,7 @@ import torch
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import DivergenceError, FitError
-from mbrl_hdp.inference.agreement import agreement_with
+from mbrl_hdp.inference.agreement import REGION, SAME_LABELS, agreement_with, own_share
 from mbrl_hdp.inference.building import Builder, build_model
 from mbrl_hdp.inference.choice import DIVERGED_ADVICE, HeldOutScore, choose, equally_good, held_out_score
 from mbrl_hdp.inference.coordinate import CoordinateTrainer
@@ -24,6 +24,7 @@ from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import Recipe
 from mbrl_hdp.inference.residuals import explainable_share
 from mbrl_hdp.inference.schedule import POLISH, FitConfig
+from mbrl_hdp.inference.search.search import FORBID
 from mbrl_hdp.inference.starts import Start, plan_starts
 from mbrl_hdp.inference.trainer import Report, RunLength, Trainer
 from mbrl_hdp.inference.warm_up import warm_up
@@ -31,8 +32,14 @@ from mbrl_hdp.seeding import sub_seed, torch_generator
 
 # Networks are not tried where they could explain less than this of what closed-form heads leave over.
 _LEAST_EXPLAINABLE = 0.03
+# Heads that leave more than this share to be explained underfit: what they take for contexts may be regions.
+_MOST_EXPLAINABLE = 0.1
 # Held-out nats per step by which other heads, from the same contexts, rule out more runs of one kind of heads.
 _OUTDONE = 1.0
+# Contexts found from random heads that stay with a smaller probability are outliers, as in the search.
+LEAST_STAY = 0.6
+# Number of the first run on other episodes, beyond those of the fit, so that its heads start elsewhere.
+_FIRST_AGAIN = 1000
 # One in so many steps of a run from random heads is added to lower its floors before runs are compared.
 _SHARPEN = 4
 # Rounds of closed-form training from random heads in which the likelihood is tempered.
@@ -75,7 +82,17 @@ class Result:
 
 @dataclass
 class Runs:
-    """The runs of a fit: trains candidates one after the other and leaves out those that cannot win."""
+    """The runs of a fit: trains candidates one after the other and leaves out those that cannot win.
+
+    Attributes:
+        job: what they are trained and scored on.
+        build: builds untrained models.
+        warm_start: model that all go on from.
+        reset: what of it is begun anew.
+        seed: seed of the fit.
+        place: device.
+        first: number of the first run; heads and minibatches of a run depend on its number.
+    """
 
     job: Job
     build: Builder
@@ -83,12 +100,14 @@ class Runs:
     reset: str | None
     seed: int
     place: torch.device
+    first: int = 0
 
     def __post_init__(self) -> None:
         self.results: list[Result] = []
         self.skipped: list[str] = []
+        self.refused: list[str] = []
         self._diverged: list[str] = []
-        self._number = 0
+        self._number = self.first
 
     def take(self, start: Start, bar: FitProgress) -> None:
         """Train a candidate, unless nothing is left for it to explain; one that diverges is left out."""
@@ -112,6 +131,10 @@ class Runs:
             self._diverged.append(str(error))
             return
         bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+        doubt = self._doubt(start, model)
+        if doubt:
+            self.refused.append(f"{start.dynamics.name} ({start.name}): {_counted(model.num_contexts)}, but {doubt}")
+            return
         self.results.append(Result(start, model, score, length, time.perf_counter() - began))
 
     def choose(self) -> int:
@@ -132,6 +155,23 @@ class Runs:
             )
         return allowed[choose([self.results[i].score for i in allowed])]
 
+    def repeats(self, best: int) -> bool:
+        """Return whether the way to a run can be gone again on other episodes at little cost: a closed form, no search.
+
+        A run from the contexts of a search is repeated by another search.
+        """
+        start = self.results[best].start
+        return start.contexts is None and self.build.has_closed_form(start.dynamics)
+
+    def again(self, best: int, data: Trajectories, held_out: Trajectories) -> ContextModel:
+        """Train anew as a run was trained, from other random heads and on other episodes; return the best model."""
+        job = Job(self.job.config, EpisodeTensors.of(data, device=self.place), None, held_out)
+        other = Runs(job, self.build, None, None, self.seed, self.place, first=_FIRST_AGAIN)
+        with FitProgress(job.config.num_restarts, 1, is_wanted=False) as bar:
+            for _ in range(job.config.num_restarts):
+                other.take(self.results[best].start, bar)
+        return other.results[other.choose()].model
+
     def entries(self, best: int) -> list[dict[str, Any]]:
         """Return the runs as the fit's report shows them."""
         equal = equally_good([run.score for run in self.results])
@@ -150,6 +190,28 @@ class Runs:
         has_search = any(run.start.contexts is not None for run in self.results)
         return self.warm_start is None and self.job.aside is None and start.contexts is None and has_search
 
+    def _doubt(self, start: Start, model: ContextModel) -> str | None:
+        """Return why more contexts than the search accepted, found from random heads, are not believed; None: they are.
+
+        Held-out episodes cannot decide: while heads underfit, regions of the state space predict better than contexts,
+        and so do outliers. The rules are those of the search: capacity first, contexts that last, no regions.
+        """
+        accepted = [run.start.contexts.num_contexts for run in self.results if run.start.contexts is not None]
+        if self.warm_start is not None or start.contexts is not None or not accepted:
+            return None
+        if model.num_contexts <= max(accepted) or not self.build.has_closed_form(start.dynamics):
+            return None
+        if model.transition.diagonal().min() < LEAST_STAY:
+            return f"one stays for {1.0 / (1.0 - model.transition.diagonal().min()):.1f} steps only"
+        share = explainable_share(model, self.job.held_out)
+        if share > _MOST_EXPLAINABLE:
+            return f"state and action explain {share:.0%} of what its heads leave over"
+        if self.job.config.regions == FORBID:
+            region = max(own_share(model, self.job.held_out, context) for context in range(model.num_contexts))
+            if region > REGION:
+                return f"state and action explain {region:.0%} of when one is left"
+        return None
+
     def _is_needless(self, start: Start) -> bool:
         """Return whether a candidate has nothing to add to the runs so far."""
         if self.warm_start is not None or self.job.config.start != "search":
@@ -157,14 +219,16 @@ class Runs:
         return self._is_confirmed(start) or self._is_outdone(start) or self._is_explained(start)
 
     def _is_confirmed(self, start: Start) -> bool:
-        """Return whether a run from random heads already agreed with the one from the search, and did no better."""
+        """Return whether random heads already labelled the steps as the run from the search does, and did no better."""
         same = [run for run in self.results if run.start.dynamics.name == start.dynamics.name]
         found = [run for run in same if run.start.contexts is not None]
         others = [run for run in same if run.start.contexts is None]
         if start.contexts is not None or not found or not others or self.build.has_closed_form(start.dynamics):
             return False
-        agree = all(run.model.num_contexts == found[0].model.num_contexts for run in others)
-        return agree and choose([run.score for run in (found[0], *others)]) == 0
+        if choose([run.score for run in (found[0], *others)]) != 0:
+            return False
+        agreement = agreement_with(found[0].model, [run.model for run in others], self.job.held_out)
+        return all(index >= SAME_LABELS for index in agreement)
 
     def _is_outdone(self, start: Start) -> bool:
         """Return whether random heads of this kind would have to make up for much that other heads predict better."""
@@ -181,6 +245,10 @@ class Runs:
             return False
         best = others[choose([run.score for run in others])].model
         return explainable_share(best, self.job.held_out) < _LEAST_EXPLAINABLE
+
+
+def _counted(number: int) -> str:
+    return "1 context" if number == 1 else f"{number} contexts"
 
 
 def _train(model: ContextModel, job: Job, start: Start, seed: int, from_scratch: bool, bar: FitProgress) -> RunLength:

@@ -97,9 +97,9 @@ class FitConfig:
         choices=("forbid", "allow"),
     )
     halves_within_s: float = setting(
-        20.0,
-        "where the structure search took no more processor seconds than this, it is repeated on each half of the "
-        "episodes, and the verdict may be `sure`; 0: never",
+        60.0,
+        "where the structure search took no more processor seconds than this, contexts are found anew in each half of "
+        "the episodes, and the verdict may be `sure`; 0: never",
         at_least=0.0,
     )
     num_steps: int = setting(500, "gradient steps of one run", at_least=1)

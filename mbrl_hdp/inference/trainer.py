@@ -187,7 +187,7 @@ class Trainer:
         self.optimiser.step()
 
     def _pool_step(self) -> float:
-        """Let the first head learn as if there were one context; the others do not run."""
+        """Train the first head as if there were one context; the others do not run."""
         self.optimiser.param_groups[0]["lr"] = self.rates[0] * self.schedule.pool_rate
         batch = self._minibatch()
         first = torch.zeros(1, dtype=torch.long, device=self.data.device)

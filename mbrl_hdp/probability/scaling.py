@@ -63,7 +63,7 @@ class Forward(NamedTuple):
     is_exact: Bool[Tensor, " B"]
 
     def leave_out(self, rows: Bool[Tensor, " B"]) -> None:
-        """Take sequences out of the backward pass, in place."""
+        """Exclude sequences from the backward pass, in place."""
         self.lik[..., rows] = 0.0
         self.probs[..., rows] = 0.0
         self.scale[:, rows] = 1.0
@@ -75,7 +75,7 @@ def scaled_likelihoods(
     log_lik: Float[Tensor, "B T K"],
     lengths: Int[Tensor, " B"],
 ) -> tuple[Float[Tensor, "T K B"], Float[Tensor, " B"]]:
-    """Take the largest log-likelihood among the enterable contexts out of every step.
+    """Subtract the largest log-likelihood among the enterable contexts from every step.
 
     Returns:
         exp(log_lik - offset) in float64 and in the layout of the message passes, and the sum of the offsets over each

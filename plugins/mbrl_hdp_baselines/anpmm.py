@@ -53,7 +53,7 @@ class AttentiveProcess(ChunkModel):
         self._encoded = None
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Take other weights."""
+        """Set other weights."""
         self._encoded = None
         return super().load_state_dict(state_dict, strict, assign)
 

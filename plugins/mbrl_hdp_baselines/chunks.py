@@ -50,7 +50,7 @@ class ChunkModel(nn.Module, ABC):
         self.inputs, self.targets = torch.zeros(0, num_inputs), torch.zeros(0, num_outputs)
 
     def standardise(self, inputs: Tensor, targets: Tensor) -> None:
-        """Take the scales of data; a column that never changes has scale 1."""
+        """Estimate the scales of data; a column that never changes has scale 1."""
         for name, rows in (("input", inputs), ("target", targets)):
             std = rows.std(0, correction=0)
             getattr(self, f"{name}_mean").copy_(rows.mean(0))
@@ -236,7 +236,7 @@ class ChunkMixture(Agent):
         return torch_generator(self.task.seed, "chunk mixture", "fit", self.num_fits)
 
     def _label_chunk(self, label: int) -> None:
-        """Give the steps of the chunk that lie in this episode their label."""
+        """Label the steps of the chunk that lie in this episode."""
         num = min(self.config.chunk, len(self._labels))
         self._labels[len(self._labels) - num :] = [label] * num
 

@@ -66,7 +66,7 @@ class AssignmentCounts:
         return np.exp(log_joint - logsumexp(log_joint))
 
     def begin(self) -> int:
-        """Take in the very first transition: it makes the first component."""
+        """Record the first transition: it makes the first component."""
         self.counts, self.labels = np.ones((1, 1)), [0]
         return 0
 

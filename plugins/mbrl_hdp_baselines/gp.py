@@ -72,7 +72,7 @@ class GpComponent:
         return len(self.inputs)
 
     def add(self, inputs: Tensor, targets: Tensor) -> None:
-        """Take in points and fit the hyper-parameters again if the data has grown enough since the last fit."""
+        """Add points and fit the hyper-parameters again if the data has grown enough since the last fit."""
         self.inputs = torch.cat([self.inputs, inputs])
         self.targets = torch.cat([self.targets, targets])
         if len(self) >= self.fitted_points * (1.0 + self.config.refit_growth):

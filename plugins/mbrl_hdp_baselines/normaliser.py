@@ -19,7 +19,7 @@ class Normaliser:
         self.mean, self.squares = np.zeros(width), np.zeros(width)
 
     def add(self, vector: Vector) -> None:
-        """Take in one vector."""
+        """Update with one vector."""
         self.num += 1
         change = vector - self.mean
         self.mean = self.mean + change / self.num

@@ -154,7 +154,7 @@ class RecurrentPpo(Baseline):
             getattr(buffer, name)[: buffer.pos] = state[f"buffer.{name}"]
 
     def _store(self, is_last: bool) -> None:
-        """Put the kept step into the buffer; update the policy when the buffer is full."""
+        """Append the kept step to the buffer; update the policy when the buffer is full."""
         step, self._step = self._step, None
         if step is None or step.reached is None:  # an action that was never taken
             return

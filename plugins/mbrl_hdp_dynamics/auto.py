@@ -44,7 +44,7 @@ class AutoConfig:
 
 
 def build_auto(config: AutoConfig, task: TaskSpec) -> ContextDynamics:  # noqa: ARG001
-    """Refuse: only a comparison on data decides.
+    """Raise: only a comparison on data decides.
 
     Raises:
         ConfigError: always.

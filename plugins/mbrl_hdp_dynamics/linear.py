@@ -18,6 +18,7 @@ from mbrl_hdp_dynamics.structured import HeadsConfig
 _ROUNDS = 3
 # A head with fewer rows is left as it is.
 _LEAST_ROWS = 1.0
+_LEAST_SHARE = 1e-6
 
 
 @dataclass
@@ -50,15 +51,21 @@ class LinearDynamics(DeltaMlpDynamics):
                     self._fit_head(slot, inputs, targets, share)
 
     def _fit_head(self, slot: int, inputs: Tensor, targets: Tensor, share: Tensor) -> None:
+        used = share > _LEAST_SHARE
+        inputs, targets, share = inputs[used], targets[used], share[used]
         weighted = inputs * share[:, None]
         gram, moment = weighted.T @ inputs, weighted.T @ targets
+        square, total = (targets * share[:, None]).T @ targets, share.sum()
         prior = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) / self.config.weight_std**2
         covariance = torch.eye(targets.shape[1], dtype=gram.dtype, device=gram.device)
         for _ in range(_ROUNDS):
             variance = covariance.diagonal() + float(self.std_floor) ** 2
             head = torch.linalg.solve(gram + variance[:, None, None] * prior, moment.T[..., None])[..., 0]
-            left = targets - inputs @ head.T
-            covariance = (left * share[:, None]).T @ left / share.sum()
+            # Of the residuals, without another pass over the rows.
+            explained = head @ moment
+            covariance = (square - explained - explained.T + head @ gram @ head.T) / total
+            # Rounding may leave less than nothing where the fit is perfect.
+            covariance.diagonal().clamp_(min=0.0)
         self.heads.weights[0][slot], self.heads.biases[0][slot] = head[:, :-1].float(), head[:, -1].float()
         self._set_noise(slot, covariance)
 

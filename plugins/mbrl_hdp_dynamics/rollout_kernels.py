@@ -7,6 +7,7 @@ cache. `ContextDynamics.rollout_blocks` does the same step by step, and the test
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
@@ -202,10 +203,48 @@ def longest_prefix(paths, path):
     return twin, length
 
 
-class CompiledRollout:
-    """Where plans lead from one observation on given paths of contexts.
+class PlanRollout:
+    """Where plans lead from one observation on given paths of contexts, by a compiled kernel.
 
     Call it with plans `rows steps A`, or `paths rows steps A` where they react to the contexts before.
+
+    Args:
+        kernel: writes the states; called with the observation, the plans, the paths, `tables` and the states.
+        obs: where all begin.
+        paths: slot that acts on each step of each path.
+        act_dim: width of an action.
+        tables: what the kernel knows of the heads.
+    """
+
+    def __init__(
+        self,
+        kernel: Callable[..., None],
+        obs: Float[Tensor, " S"],
+        paths: Int[Tensor, "paths steps"],
+        act_dim: int,
+        tables: tuple[Any, ...],
+    ) -> None:
+        self._kernel, self._act_dim, self._tables = kernel, act_dim, tables
+        self._start = array_of(obs), array_of(paths)
+
+    def __call__(
+        self, acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"]
+    ) -> Float[Tensor, "steps paths rows S"]:
+        """Return where every plan leads on every path.
+
+        Raises:
+            DataError: on plans of another length or width.
+        """
+        obs, paths = self._start
+        num_paths, horizon = paths.shape
+        by_path = plans_by_path(acts, paths.shape, self._act_dim)
+        states = acts.new_empty(horizon, num_paths, by_path.shape[1], len(obs))
+        self._kernel(obs, array_of(by_path), paths, *self._tables, states.numpy())
+        return states
+
+
+class CompiledRollout(PlanRollout):
+    """Rollouts of networks.
 
     Args:
         heads: networks with one hidden layer that predict the changes.
@@ -230,24 +269,8 @@ class CompiledRollout:
     ) -> None:
         width = layout.num_bodies * len(targets.centre)
         shift = obs.new_zeros(*paths.shape, width) if noise is None else noise
-        self._act_dim = layout.act_dim
-        self._start = array_of(obs), array_of(paths)
-        self._rest = _tables(heads, layout, inputs, targets), array_of(shift), noise is not None
-
-    def __call__(
-        self, acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"]
-    ) -> Float[Tensor, "steps paths rows S"]:
-        """Return where every plan leads on every path.
-
-        Raises:
-            DataError: on plans of another length or width.
-        """
-        obs, paths = self._start
-        num_paths, horizon = paths.shape
-        by_path = plans_by_path(acts, paths.shape, self._act_dim)
-        states = acts.new_empty(horizon, num_paths, by_path.shape[1], len(obs))
-        _roll_out(obs, array_of(by_path), paths, *self._rest, states.numpy())
-        return states
+        tables = _tables(heads, layout, inputs, targets), array_of(shift), noise is not None
+        super().__init__(_roll_out, obs, paths, layout.act_dim, tables)
 
 
 def plans_by_path(acts: Tensor, shape: tuple[int, ...], act_dim: int) -> Tensor:

@@ -32,7 +32,7 @@ class ColumnScaler(nn.Module):
         self.register_buffer("inverse_scale", torch.ones(width))
 
     def fit(self, rows: Float[Tensor, "batch D"]) -> None:
-        """Take centre and scale from data; rows with a missing value do not count.
+        """Estimate centre and scale from data; rows with a missing value do not count.
 
         Raises:
             DataError: if no complete row is left.

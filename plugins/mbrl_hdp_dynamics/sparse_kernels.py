@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mbrl_hdp.compiling import compiled
-from mbrl_hdp_dynamics.rollout_kernels import array_of, longest_prefix, plans_by_path
+from mbrl_hdp_dynamics.rollout_kernels import PlanRollout, array_of, longest_prefix
 
 if TYPE_CHECKING:
     from mbrl_hdp_dynamics.sparse import SparseDynamics
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _CHUNK = 256
 
 
-class SparseRollout:
-    """Where plans lead from one observation on given paths of contexts.
+class SparseRollout(PlanRollout):
+    """Rollouts of sparse heads.
 
     Args:
         dynamics: the heads; read now, not when plans come.
@@ -46,27 +46,12 @@ class SparseRollout:
         terms = dynamics.term_scaler
         weight = weight * terms.inverse_scale[:, None] * targets.scale
         weight[..., 0, :] += targets.centre - (weight[..., 1:, :] * terms.centre[1:, None]).sum(-2)
-        self._start = array_of(obs.double()), array_of(paths)
-        self._act_dim = dynamics.act_dim
-        self._heads = (
+        heads = (
             *(array_of(each) for each in (table.column, table.kind, table.number, table.index)),
             *(array_of(each) for each in (inputs.centre, inputs.inverse_scale, weight, noise)),
             generator is not None,
         )
-
-    def __call__(
-        self, acts: Float[Tensor, "rows steps A"] | Float[Tensor, "paths rows steps A"]
-    ) -> Float[Tensor, "steps paths rows S"]:
-        """Return where every plan leads on every path.
-
-        Raises:
-            DataError: on plans of another length or width.
-        """
-        obs, paths = self._start
-        by_path = plans_by_path(acts, paths.shape, self._act_dim)
-        states = acts.new_empty(paths.shape[1], len(paths), by_path.shape[1], len(obs))
-        _roll_out_terms(obs, array_of(by_path), paths, *self._heads, states.numpy())
-        return states
+        super().__init__(_roll_out_terms, obs.double(), paths, dynamics.act_dim, heads)
 
 
 def _draw(dynamics: SparseDynamics, num_paths: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

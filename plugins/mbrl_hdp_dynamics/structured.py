@@ -319,7 +319,7 @@ class NoiseSource:
 
 
 def require_dimensions(name: str, task: TaskSpec, obs_dim: int, act_dim: int, layout: str) -> None:
-    """Refuse a task whose observations or actions do not fit a structure.
+    """Raise if the observations or actions of a task do not fit a structure.
 
     Raises:
         ConfigError: naming what the structure expects and what the task has.

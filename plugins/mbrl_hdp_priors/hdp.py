@@ -93,9 +93,9 @@ class HdpPrior(DirichletRowsPrior):
         if self.max_contexts == 1:
             return torch.ones_like(self.raw_rows[0])
         one = torch.ones_like(self.raw_rows[0, 1:])
-        law = dist.Beta(one, self.top_concentration * one).to_event(1)
+        sticks = dist.Beta(one, self.top_concentration * one).to_event(1)
         # A Beta draw can round to 0 or 1, which would leave later weights nothing.
-        return stick_weights(pyro.sample("top_sticks", law).clamp(_STICK_MARGIN, 1.0 - _STICK_MARGIN))
+        return stick_weights(pyro.sample("top_sticks", sticks).clamp(_STICK_MARGIN, 1.0 - _STICK_MARGIN))
 
     def _sample_q_top_sticks(self) -> None:
         pyro.sample("top_sticks", dist.Delta(_stick_from_raw(self.raw_top), event_dim=1))
@@ -108,7 +108,7 @@ class BetaHdpPrior(HdpPrior):
     """The sticky HDP with a full Beta variational distribution of the top sticks.
 
     The paper prefers the point estimate (appendix "Justification for the variational distributions"):
-    `python -m benchmarks.variational_study` shows why. `raw_top` holds the logs of the two Beta parameters, `2 K-1`.
+    `mbrl-hdp reproduce nu_study` shows why. `raw_top` holds the logs of the two Beta parameters, `2 K-1`.
     """
 
     def q_top_sticks(self) -> Float[Tensor, "2 sticks"]:

@@ -1,15 +1,28 @@
 """Agreement on labels: the adjusted Rand index against hand-made and enumerated values, halves of the episodes."""
 
 import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
+import torch
 
 import mbrl_hdp
-from mbrl_hdp.inference.agreement import adjusted_rand, agreement_with, half_agreement
+from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference import fit as fit_module
+from mbrl_hdp.inference import runs as runs_module
+from mbrl_hdp.inference.agreement import adjusted_rand, agreement_with, half_agreement, own_share, shares_by_context
+from mbrl_hdp.inference.building import Builder
+from mbrl_hdp.inference.episodes import EpisodeTensors
+from mbrl_hdp.inference.recipes import RECIPES
+from mbrl_hdp.inference.runs import Job, Runs
+from mbrl_hdp.inference.schedule import TEMPERED, FitConfig
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.features import Features, Library
 from mbrl_hdp.inference.search.rows import make_rows
+from mbrl_hdp.inference.starts import Contexts, Start
 from tests.inference.test_fit import weak_prior, world
 
 
@@ -88,16 +101,36 @@ def test_labels_are_compared_on_the_same_steps(data, model):
     assert agreement_with(other, [other, model], noisy) == [1.0, 0.0]
 
 
+def structure_of(data, labels, regions=(0.0, 0.0)):
+    """What a search would return that labelled the steps like this."""
+    num = len(regions)
+    features = Features(Library(make_rows(data)), [()])
+    return Structure(np.eye(num)[labels], np.full((num, num), 1 / num), 0.0, np.array(regions), features, [], 0.0)
+
+
+def test_a_context_has_the_region_share_of_the_one_that_is_it_for_most_of_its_steps(data, model):
+    labels = model.most_likely(data)
+    regions = (0.1, 0.7, np.nan)
+    assert shares_by_context(model, data, structure_of(data, labels, regions)) == [0.1, 0.7]
+    assert shares_by_context(model, data, structure_of(data, 1 - labels, regions)) == [0.7, 0.1]
+    # Where no context of the search is the same one, the share is computed from the model's own labels.
+    own = [own_share(model, data, context) for context in range(2)]
+    assert max(own) < 0.1
+    assert shares_by_context(model, data, structure_of(data, labels + 1, regions)) == [0.7, own[1]]
+    # Three contexts of the search share the steps of each context of the model: none is the same.
+    thirds = np.cumsum(np.eye(2)[labels], axis=1)[..., 0].astype(int) + np.arange(len(labels))[:, None]
+    divided = np.where(labels == 0, thirds % 3, 1)
+    assert shares_by_context(model, data, structure_of(data, divided, regions)) == own
+
+
 def test_halves_are_searched_apart(data, model):
     """Every episode is in one half; labels that have nothing to do with the model's do not agree."""
     seen = []
 
-    def search(half):
+    def search(half, other):
         seen.append(half)
-        labels = np.arange(half.max_steps)[None] // 5 % 2 + np.zeros((half.num_episodes, 1), dtype=int)
-        return Structure(
-            np.eye(2)[labels], np.full((2, 2), 0.5), 0.0, np.zeros(2), Features(Library(make_rows(half)), [()]), [], 0.0
-        )
+        assert half.num_episodes + other.num_episodes == data.num_episodes
+        return np.arange(half.max_steps)[None] // 5 % 2 + np.zeros((half.num_episodes, 1), dtype=int)
 
     found = half_agreement(model, data, search, seed=0)
     assert [half.num_episodes for half in seen] == [12, 12]
@@ -105,3 +138,56 @@ def test_halves_are_searched_apart(data, model):
     assert {each.tobytes() for each in together} == {each.tobytes() for each in data.obs}
     assert max(found) < 0.2
     assert half_agreement(model, data.select(slice(0, 9)), search, seed=0) == []
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_halves_are_learned_in_the_way_that_led_to_the_model(monkeypatch, data, model, repeats):
+    one, two = data.select(slice(0, 12)), data.select(slice(12, 24))
+    searched = np.zeros((12, 40), dtype=int)
+    monkeypatch.setattr(fit_module, "_search", lambda half, config, most: SimpleNamespace(labels=searched + most))
+    runs = Mock(spec=Runs)
+    runs.repeats.side_effect = lambda best: repeats and best == 2
+    runs.again.return_value = model
+    labels = fit_module._route(runs, 2, FitConfig(), 7)(one, two)
+    np.testing.assert_array_equal(labels, model.most_likely(one) if repeats else searched + 7)
+    assert runs.again.call_args_list == ([call(2, one, two)] if repeats else [])
+
+
+def doubt(data, model, accepted=1, **settings):
+    """What speaks against the two contexts of a model that was learned from random heads."""
+    runs = object.__new__(Runs)
+    runs.results = [SimpleNamespace(start=SimpleNamespace(contexts=SimpleNamespace(num_contexts=accepted)))]
+    runs.warm_start, runs.build = None, SimpleNamespace(has_closed_form=lambda part: True)
+    runs.job = SimpleNamespace(held_out=data, config=FitConfig(**settings))
+    return runs._doubt(Start("tempered", model.parts.dynamics, TEMPERED), model)
+
+
+def test_more_contexts_than_the_search_accepted_are_held_to_its_rules(monkeypatch, data, model):
+    assert doubt(data, model) is None  # they are real
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_module, "explainable_share", lambda *_: 0.5)
+        assert "explain 50% of what its heads leave over" in doubt(data, model)
+        assert doubt(data, model, accepted=2) is None  # no more than the search found
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_module, "own_share", lambda *_: 0.6)
+        assert "explain 60% of when one is left" in doubt(data, model)
+        assert doubt(data, model, regions="allow") is None
+    monkeypatch.setattr(runs_module, "LEAST_STAY", 0.99)
+    assert "steps only" in doubt(data, model)
+
+
+def test_a_run_is_repeated_from_other_heads_on_other_episodes(data, model):
+    config = FitConfig(num_restarts=1)
+    parts = model.parts.prior, model.parts.dynamics, model.parts.distillation
+    build = Builder(load_registry(), data, parts, 3, None, 0, RECIPES["robust"])
+    job = Job(config, EpisodeTensors.of(data), None, data)
+    runs = Runs(job, build, None, None, 0, torch.device("cpu"))
+    start = Start("tempered", model.parts.dynamics, TEMPERED)
+    runs.results = [
+        SimpleNamespace(start=start),
+        SimpleNamespace(start=replace(start, contexts=Contexts(np.ones((1, 1, 1)), np.ones((1, 1))))),
+    ]
+    assert runs.repeats(0)
+    assert not runs.repeats(1)  # it started from a search
+    again = runs.again(0, data.select(slice(0, 12)), data.select(slice(12, 24)))
+    assert adjusted_rand(again.most_likely(data), model.most_likely(data)) > 0.9

@@ -131,3 +131,12 @@ def test_data_of_other_widths_is_refused(fitted):
     model, _ = fitted
     with pytest.raises(DataError, match="learned on 2 observations and 1 actions"):
         model.analyse(Trajectories(np.zeros((1, 3, 3)), np.zeros((1, 2, 1))))
+
+
+def test_an_analysis_is_only_equal_to_itself(fitted):
+    """Arrays do not compare to one truth value: comparing fields would raise, and so would using it as a key."""
+    model, data = fitted
+    one, two = model.analyse(data), model.analyse(data)
+    assert one == one
+    assert one != two
+    assert {one: "first", two: "second"}[one] == "first"

@@ -111,6 +111,14 @@ def test_the_chain_is_settled_on_all_data_at_the_end(data):
     np.testing.assert_allclose(fitted.transition, truth, atol=0.01)
 
 
+def test_few_episodes_are_all_trained_on(data):
+    """Of fewer than twenty, those that could be kept aside would say too little."""
+    few = data.select(slice(0, 19))
+    assert _hold_out(few, 0.25, seed=0) == (few, few)
+    train, held_out = _hold_out(data.select(slice(0, 20)), 0.25, seed=0)
+    assert (train.num_episodes, held_out.num_episodes) == (15, 5)
+
+
 def test_held_out_episodes_are_not_trained_on(data):
     """Another order of the held-out episodes leaves every number that training sees as it was."""
     quick = FitConfig(start="random", num_steps=30, polish_steps=0, num_restarts=1, batch_size=20, holdout=0.25)

@@ -10,11 +10,15 @@ import mbrl_hdp
 from mbrl_hdp.errors import FitError
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference import fit as fit_module
+from mbrl_hdp.inference import runs as runs_module
 from mbrl_hdp.inference.building import Builder
+from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.fit import HeldOutScore, choose
 from mbrl_hdp.inference.recipes import RECIPES
-from mbrl_hdp.inference.runs import _continued, refits
+from mbrl_hdp.inference.runs import Job, Result, Runs, _continued, refits
 from mbrl_hdp.inference.schedule import PLAIN, POOLED, REFIT, TEMPERED, FitConfig
+from mbrl_hdp.inference.starts import Contexts, Start
+from mbrl_hdp.inference.trainer import RunLength
 
 QUICK = FitConfig(num_steps=2, polish_steps=1, num_restarts=1)
 
@@ -96,3 +100,17 @@ def test_of_runs_that_differ_by_chance_only_the_likelier_is_taken(best):
     scores = [HeldOutScore(likelihoods, np.ones(4), 2), HeldOutScore(likelihoods, np.ones(4), 2)]
     scores[best] = HeldOutScore(likelihoods + np.array([0.3, -0.2, 0.3, -0.2]), np.ones(4), 2)
     assert choose(scores) == best
+
+
+@pytest.mark.parametrize(("agreement", "is_confirmed"), [(0.97, True), (0.3, False)])
+def test_a_run_confirms_the_search_by_its_labels_not_by_their_number(
+    build, model, data, agreement, is_confirmed, monkeypatch
+):
+    score, length = HeldOutScore(np.zeros(3), np.ones(3), model.num_contexts), RunLength(2, False)
+    contexts = Contexts(np.ones((4, 5, 1)), np.ones((1, 1)))
+    random = Start("random", build.families[0], PLAIN)
+    searched = Start("search", build.families[0], PLAIN, contexts)
+    runs = Runs(Job(QUICK, EpisodeTensors.of(data), None, data), build, None, None, 0, torch.device("cpu"))
+    runs.results = [Result(start, model, score, length, 0.0) for start in (searched, random)]
+    monkeypatch.setattr(runs_module, "agreement_with", lambda _, others, data: [agreement] * len(others))
+    assert runs._is_confirmed(random) is is_confirmed

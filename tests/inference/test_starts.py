@@ -12,7 +12,6 @@ from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.inference.model import Part
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.scoring import align
-from mbrl_hdp.inference.search import find_contexts
 from mbrl_hdp.inference.slim import without_spurious
 from mbrl_hdp.inference.starts import Contexts, angle_columns, informed, plan_starts
 from mbrl_hdp.inference.structure import search_structure
@@ -31,13 +30,27 @@ def pendulum():
 
 
 @pytest.fixture(scope="module")
-def structure(pendulum):
-    return find_contexts(pendulum, 4)
+def fitted(pendulum):
+    """The model that defaults find, and what the first search of that fit found."""
+    found = []
+
+    def search(*args):
+        found.append(search_structure(*args))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mbrl_hdp.inference.fit.search_structure", search)
+        return mbrl_hdp.fit(pendulum, progress=False), found[0]
 
 
 @pytest.fixture(scope="module")
-def model(pendulum):
-    return mbrl_hdp.fit(pendulum, progress=False)
+def model(fitted):
+    return fitted[0]
+
+
+@pytest.fixture(scope="module")
+def structure(fitted):
+    return fitted[1]
 
 
 def test_defaults_find_the_contexts_of_a_pendulum(pendulum, model):
@@ -107,12 +120,12 @@ def test_contexts_take_the_first_slots():
 
 
 def test_a_known_number_of_contexts(tmp_path):
-    data = world(60, 0, contexts=(0, 1, 2))
-    known = FitConfig(num_contexts=3)
+    data = world(40, 0, contexts=(0, 1, 2))
+    known = FitConfig(num_contexts=3, halves_within_s=0.0)
     model = mbrl_hdp.fit(data, weak_prior(), dynamics="linear", max_contexts=5, config=known, progress=False)
     assert model.num_contexts == 3
     assert align(model.most_likely(data), data.context).accuracy > 0.9
-    two = mbrl_hdp.fit(world(60, 0), weak_prior(), dynamics="linear", max_contexts=5, config=known, progress=False)
+    two = mbrl_hdp.fit(world(40, 0), weak_prior(), dynamics="linear", max_contexts=5, config=known, progress=False)
     assert two.num_contexts == 3  # also where the data would say two
     two.save(tmp_path)
     assert mbrl_hdp.load(tmp_path).num_contexts == 3
@@ -129,10 +142,10 @@ def test_a_known_number_that_cannot_be(pendulum):
 
 
 def test_much_data_is_searched_in_part(monkeypatch):
-    data = world(100, 0)
+    data = world(60, 0)
     whole = search_structure(data, 4)
-    monkeypatch.setattr("mbrl_hdp.inference.search.search.MOST_ROWS", 1500)
-    monkeypatch.setattr("mbrl_hdp.inference.structure.MOST_ROWS", 1500)
+    monkeypatch.setattr("mbrl_hdp.inference.search.search.MOST_ROWS", 900)
+    monkeypatch.setattr("mbrl_hdp.inference.structure.MOST_ROWS", 900)
     part = search_structure(data, 4)
     assert part.num_contexts == whole.num_contexts == 2
     assert part.probability.shape == whole.probability.shape
@@ -145,12 +158,12 @@ def test_much_data_is_searched_in_part(monkeypatch):
 def test_without_held_out_episodes_the_contexts_of_the_search_stand():
     """A machine's log is often one long episode: likelihood on training data would prefer more contexts."""
     few = trajectories("linear_4d_2", "observation", num_episodes=8)
-    model = mbrl_hdp.fit(few, dynamics="linear", progress=False)
+    model = mbrl_hdp.fit(few, dynamics="linear", config=FitConfig(halves_within_s=0.0), progress=False)
     assert {run["schedule"] for run in model.report.runs} == {"search", "one context"}
     assert model.num_contexts == model.report.search["num_contexts"] == 2
 
 
 def test_one_context_where_nothing_switches():
     data = trajectories("pendulum", "still")
-    model = mbrl_hdp.fit(data, progress=False)
+    model = mbrl_hdp.fit(data, config=FitConfig(halves_within_s=0.0), progress=False)
     assert model.num_contexts == 1

@@ -9,6 +9,7 @@ from scipy.stats import multivariate_normal
 
 from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.hooks.registry import PluginSource, load_registry
+from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.testing import check_dynamics
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics import CartpoleConfig, DeltaMlpConfig, DroneConfig, LinearConfig, VehicleConfig
@@ -285,6 +286,21 @@ def test_blocks_equal_rows(name, is_learning):
         torch.testing.assert_close(shared.flatten(0, 1), rows)
         drawn = model.sample_blocks(blocks, act[:6], context, torch.Generator().manual_seed(3))
         flat = model.sample(obs, act[:6].repeat(5, 1), context.repeat_interleave(6), torch.Generator().manual_seed(3))
+        torch.testing.assert_close(drawn.flatten(0, 1), flat)
+
+
+def test_a_model_without_blocks_of_its_own_sorts_nothing_wrong():
+    """The methods that every plugin inherits, with more than one action, on plans of their own and on shared ones."""
+    model = build("vehicle")
+    obs, act, next_obs = make_rows(model, 30)
+    assert act.shape[1] > 1
+    model.set_normaliser(obs, act, next_obs)
+    blocks, context = obs.view(5, 6, -1), torch.tensor([2, 0, 2, 1, 0])
+    for acts, rows in ((act.view(5, 6, -1), act), (act[:6], act[:6].repeat(5, 1))):
+        found = ContextDynamics.predict_blocks(model, blocks, acts, context)
+        torch.testing.assert_close(found.flatten(0, 1), model.predict(obs, rows, context.repeat_interleave(6)))
+        drawn = ContextDynamics.sample_blocks(model, blocks, acts, context, torch.Generator().manual_seed(3))
+        flat = model.sample(obs, rows, context.repeat_interleave(6), torch.Generator().manual_seed(3))
         torch.testing.assert_close(drawn.flatten(0, 1), flat)
 
 

@@ -300,6 +300,21 @@ def test_sequences_that_scaled_messages_cannot_carry_are_flagged(engine, initial
     assert engine.forward_pass(initial, transition, lik, offset, lengths).is_exact.tolist() == is_exact
 
 
+@pytest.mark.parametrize(
+    ("initial", "transition", "step"),
+    [([1.0, 0.0], HALF, 0), ([0.5, 0.5], [[1.0, 0.0], [1.0, 0.0]], 1)],
+    ids=["not the first one", "never entered"],
+)
+def test_a_likelihood_beyond_all_numbers_of_a_context_that_cannot_act_does_no_harm(engine, initial, transition, step):
+    """It is no part of the largest one that is taken out, so its ratio overflows; 0 times infinity is no number."""
+    initial, transition = (torch.tensor(rows, dtype=torch.float64) for rows in (initial, transition))
+    log_lik = torch.zeros(1, 2, 2, dtype=torch.float64)
+    log_lik[0, step, 1] = 1e4
+    assert bool(scaled_likelihoods(initial, transition, log_lik, torch.tensor([2]))[0].isfinite().all())
+    found = log_evidence(ContextChain(initial, transition), log_lik)
+    torch.testing.assert_close(found, torch.zeros(1, dtype=torch.float64), **TIGHT)
+
+
 @pytest.mark.parametrize("step", range(5))
 def test_a_context_that_is_lost_is_flagged_but_not_a_sequence_that_is_impossible(engine, step):
     """The chain never switches: a context that a step rules out is predicted with zero from the next step on."""

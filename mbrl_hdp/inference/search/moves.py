@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mbrl_hdp.inference.search.em import State, expect, maximise, run, start_state
-from mbrl_hdp.inference.search.features import Features, linear_features, monomials
+from mbrl_hdp.inference.search.features import Factor, Features, linear_features, monomials
 from mbrl_hdp.inference.search.growth import fitted, grow, loss, with_polynomials
 from mbrl_hdp.inference.search.heads import cross_predict, solve_ridge
 from mbrl_hdp.inference.search.rows import Rows
@@ -24,6 +24,8 @@ _MOST_STARTS = 3
 _SMALLEST_SHARE = 0.02
 # Rows with less weight than this in robust regression are outliers.
 _OUTLIER = 0.2
+# An input matters if the heads lose this many nats a row without it.
+_LEAST_LOSS = 0.1
 
 
 @dataclass
@@ -240,6 +242,25 @@ def nearest_pairs(candidate: Candidate, count: int = 2) -> list[tuple[int, int]]
             weight = state.weight[:, i] + state.weight[:, j]
             distances.append((float(np.log1p(gap) @ weight / weight.sum()), (i, j)))
     return [pair for _, pair in sorted(distances)[:count]]
+
+
+def simpler(rows: Rows, candidate: Candidate, most: int = 3) -> list[Candidate]:
+    """Return models without what the heads make of single inputs beyond a straight line, the costliest first.
+
+    Where a context depends on the place (stripes), waves and hinges of the place imitate it in part, and what is left
+    to divide no longer looks like a context. Inputs without which the evidence hardly falls are not tried.
+    """
+    state, library = candidate.state, candidate.features.library
+    found = []
+    for column in range(rows.inputs.shape[1]):
+        line = (Factor(column),)
+        terms = [t for t in candidate.features.terms if t == line or all(factor.column != column for factor in t)]
+        features = Features(library, terms)
+        fewer = fitted(rows, features, state.weight, state.noise.floor)
+        expect(rows, fewer)
+        found.append(Candidate(fewer, features))
+    found = [each for each in found if candidate.evidence() - each.evidence() > _LEAST_LOSS * len(rows)]
+    return sorted(found, key=Candidate.evidence)[:most]
 
 
 def one_context(rows: Rows, features: Features, floor: float) -> Candidate:

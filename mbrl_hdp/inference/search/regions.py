@@ -11,6 +11,8 @@ from mbrl_hdp.inference.search.rows import Rows
 
 # Rows that a share is computed from at most.
 _MOST_ROWS = 4000
+# With fewer switches between two contexts nothing is known about where one ends.
+_FEWEST_SWITCHES = 20
 
 
 def region_share(rows: Rows, labels: Int[np.ndarray, " M"], context: int, seed: int = 0) -> float:
@@ -58,6 +60,25 @@ def gated_evidence(rows: Rows, state: State, pair: tuple[int, int]) -> Float[np.
     for _ in range(4):
         expect(rows, merged)
     return merged.evidence
+
+
+def jump_share(rows: Rows, state: State, pair: tuple[int, int]) -> float | None:
+    """Return how much the steps beside a switch between two contexts speak for their label, relative to all steps.
+
+    A region that a head is too small for ends where another head predicts as well: there it does not matter which one
+    is taken, and the share is near zero. Where the dynamics jump at a boundary, which no larger head of smooth features
+    expresses, or where a hidden context switches, the steps beside a switch are as clear as all others: near one. With
+    too few switches it is None. Measured in log p_own(y | x) - log p_other(y | x).
+    """
+    first, second = pair
+    labels = state.weight.argmax(1)
+    inside, before = (labels == first) | (labels == second), rows.previous
+    switch = np.flatnonzero((before >= 0) & inside & inside[before] & (labels != labels[before]))
+    if len(switch) < _FEWEST_SWITCHES:
+        return None
+    clear = np.where(labels == first, 1.0, -1.0) * (state.log_lik[:, first] - state.log_lik[:, second])
+    beside = np.concatenate([switch, before[switch]])
+    return float(clear[beside].mean() / max(clear[inside].mean(), 1e-12))
 
 
 def _surprise(event: np.ndarray, probability: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.search.evidence import enriched, gain_of
+from mbrl_hdp.inference.search.exchange import exchanged
 from mbrl_hdp.inference.search.features import Features, Library, linear_features, monomials
 from mbrl_hdp.inference.search.labelling import label, part_of
 from mbrl_hdp.inference.search.moves import (
@@ -23,10 +24,11 @@ from mbrl_hdp.inference.search.moves import (
     one_context,
     rebuild,
     settle,
+    simpler,
     split,
     without,
 )
-from mbrl_hdp.inference.search.regions import gated_evidence, region_share
+from mbrl_hdp.inference.search.regions import gated_evidence, jump_share, region_share
 from mbrl_hdp.inference.search.rows import Rows, make_rows
 
 FLOOR = 0.01
@@ -38,6 +40,12 @@ FORBID, ALLOW = "forbid", "allow"
 LEAST_GAIN = 0.03
 # ... and this many over one larger head that chooses between the halves by state and action alone.
 LEAST_BEYOND_GATE = 0.02
+# ... unless the place decides: state and action explain this share of the entropy of leaving a half, and steps beside a
+# switch speak for their half at least this much as all steps do, so the dynamics jump there.
+LEAST_REGION = 0.3
+LEAST_JUMP = 0.8
+# Where they speak for it less than this, a head is only too small: it hands over where another one is as good.
+_SMOOTH = 0.4
 # A gain within this many standard errors over episodes is chance.
 _ERRORS = 3.0
 _LEAST_CHEAP_GAIN = 0.015
@@ -58,6 +66,7 @@ class Verdict:
         gain: evidence per row over the model without the division.
         error: its standard error over episodes.
         beyond_gate: evidence per row over a head that chooses by state and action.
+        jump: how much steps beside a switch speak for their half, relative to all steps; None: too few switches.
         region: larger share of the entropy of leaving a half that state and action explain.
         stay: smaller probability of staying of the two halves.
         is_accepted: whether the division stands.
@@ -67,6 +76,7 @@ class Verdict:
     gain: float
     error: float
     beyond_gate: float
+    jump: float | None
     region: float
     stay: float
     is_accepted: bool
@@ -140,24 +150,36 @@ class _Search:
         return settle(self.rows, features, current.state.weight, current.state.noise.floor, 6)
 
     def _divide(self, current: Candidate) -> Candidate | None:
-        null = enriched(self.rows, current)
+        """Return the first division into hidden contexts, else the best one into contexts that depend on the place."""
+        null, placed = enriched(self.rows, current), None
         for context, division in self._divisions(current):
             child = self._child(current, division)
             if child is None:
                 continue
             verdict = self._judge(current, null, child, context)
             self.history.append(verdict)
-            if verdict.is_accepted:
+            if verdict.is_accepted and verdict.beyond_gate > LEAST_BEYOND_GATE:
                 return child
-        return None
+            if verdict.is_accepted and (placed is None or child.evidence() > placed.evidence()):
+                placed = child
+        return placed
 
     def _divisions(self, current: Candidate) -> Iterator[tuple[int, Candidate]]:
         """Return divisions of the contexts, the largest loss first, then a context made of outliers."""
         for context in _by_potential(current):
             yield context, split(self.rows, current, context)
+        if current.num_contexts == 1 and not _is_explained(current):
+            yield from ((0, division) for division in self._imitated(current))
         born = birth(self.rows, current)
         if born is not None:
             yield born
+
+    def _imitated(self, current: Candidate) -> Iterator[Candidate]:
+        """Return divisions of simpler heads that make up for half of what these lost: did waves imitate a context?"""
+        for fewer in simpler(self.rows, current):
+            division = split(self.rows, fewer, 0)
+            if division.evidence() - fewer.evidence() > 0.5 * (current.evidence() - fewer.evidence()):
+                yield rebuild(self.rows, division)
 
     def _child(self, current: Candidate, division: Candidate) -> Candidate | None:
         """Return the division after longer EM, None where it gains nothing even with plain noise."""
@@ -166,7 +188,7 @@ class _Search:
         if child.evidence() - current.evidence() < _LEAST_CHEAP_GAIN * len(rows):
             return None
         again = hold_longer(rows, rebuild(rows, child))
-        return again if again.evidence() > child.evidence() else child
+        return exchanged(rows, again if again.evidence() > child.evidence() else child)
 
     def _judge(self, current: Candidate, null: Candidate, child: Candidate, context: int) -> Verdict:
         rows = self.rows
@@ -177,17 +199,16 @@ class _Search:
             null = other if other.evidence() > null.evidence() else null
         gain, error = gain_of(rows, rich.state, null.state)
         pair = rich.num_contexts - 2, rich.num_contexts - 1
-        beyond = self._beyond_gate(rich, pair)
-        labels = rich.state.weight.argmax(1)
-        region = max(region_share(rows, labels, half) for half in pair)
+        beyond, jump = self._beyond_gate(rich, pair), jump_share(rows, rich.state, pair)
+        region = self._region(rich, pair)
         stay = float(np.diagonal(rich.state.transition)[list(pair)].min())
         is_accepted = (
             gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
             and gain > _ERRORS * error
-            and beyond > LEAST_BEYOND_GATE
+            and _is_context(beyond, jump, region)
             and stay > _LEAST_STAY
         )
-        return Verdict(context, gain, error, beyond, region, stay, bool(is_accepted))
+        return Verdict(context, gain, error, beyond, jump, region, stay, bool(is_accepted))
 
     def _pruned(self, current: Candidate) -> Candidate:
         """Remove contexts that the others explain as well: small ones, pairs that became alike, halves by region."""
@@ -198,7 +219,7 @@ class _Search:
         rich = enriched(rows, current)
         for pair in _pairs(current):
             fewer = without(rows, current, pair)
-            if self._beyond_gate(rich, pair) > LEAST_BEYOND_GATE:
+            if _is_context(self._beyond_gate(rich, pair), jump_share(rows, rich.state, pair), self._region(rich, pair)):
                 if current.evidence() - fewer.evidence() > _LARGE_GAIN * len(rows):
                     continue
                 fewer = hold_longer(rows, fewer)
@@ -208,12 +229,38 @@ class _Search:
             return self._pruned(rebuild(rows, fewer))
         return current
 
+    def _region(self, rich: Candidate, pair: tuple[int, int]) -> float:
+        """Return the larger share of the entropy of leaving one of two contexts that state and action explain."""
+        labels = rich.state.weight.argmax(1)
+        return max(region_share(self.rows, labels, half) for half in pair)
+
     def _beyond_gate(self, rich: Candidate, pair: tuple[int, int]) -> float:
         """Return the evidence per row over a head that chooses between two contexts by state and action."""
         if self.regions == ALLOW:
             return np.inf
         gated = gated_evidence(self.rows, rich.state, pair)
         return float(rich.state.evidence.sum() - gated.sum()) / len(self.rows)
+
+
+def _is_context(beyond_gate: float, jump: float | None, region: float) -> bool:
+    """Return whether two contexts are more than regions that one head is too small for.
+
+    Hidden contexts gain over a head that chooses by state and action. Contexts that depend on the place do not, but
+    their dynamics jump where one ends. Noise that was sorted into two contexts jumps too, but nowhere in particular.
+
+    Args:
+        beyond_gate: nats a row over one larger head that chooses between them by state and action.
+        jump: how much steps beside a switch speak for their context, relative to all steps; None: too few switches.
+        region: share of the entropy of leaving one of them that state and action explain.
+    """
+    is_placed = jump is not None and jump > LEAST_JUMP and region > LEAST_REGION
+    return is_placed or (beyond_gate > LEAST_BEYOND_GATE and (jump is None or jump > _SMOOTH))
+
+
+def _is_explained(current: Candidate) -> bool:
+    """Return whether all residuals are near the floor."""
+    noise = current.state.noise
+    return bool(np.sqrt(np.diagonal(noise.covariance)).max() < 2.0 * noise.floor)
 
 
 def _by_potential(current: Candidate) -> list[int]:
@@ -272,8 +319,7 @@ def find_contexts(
     rows = make_rows(part)
     search = _Search(rows, max_contexts, regions)
     current = search.run(one_context(rows, linear_features(Library(rows)), floor))
-    spread = np.sqrt(np.diagonal(current.state.noise.covariance))
-    if spread.max() < 2.0 * floor and sharp_floor < floor:
+    if _is_explained(current) and sharp_floor < floor:
         current = search.run(_sharpened(rows, current, sharp_floor))
     rich = enriched(rows, current)
     labels = rich.state.weight.argmax(1)

@@ -1,0 +1,201 @@
+"""How sure the contexts of a fit are: one judgement for reports and for the study that measures how often it is right.
+
+Three levels, by agreement on the labels of the steps (adjusted Rand index, 1 is the same labels):
+
+- sure: nothing speaks against the contexts; in both halves of the episodes the same contexts are found anew (index of
+  at least .9, each time by the way that led to the model: a structure search, or training from random heads where that
+  did better), and so they are in every run that held-out episodes do not tell apart from the best one.
+- fairly sure: nothing speaks against them, but halves were not looked at, or a context looks like a region.
+- unsure: something speaks against them, or labels differ between halves or between runs that are equally good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mbrl_hdp.inference.agreement import REGION, SAME_LABELS
+from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.probability.markov import stationary
+
+_FEW_STEPS = 5000
+_FEW_STEPS_A_CONTEXT = 100
+_CLEAR_FACTOR = 2.0
+_SHORT_DWELL = 2.0
+_UNCLEAR_LABELS = 0.9
+
+LEVELS = SURE, FAIRLY_SURE, UNSURE = "sure", "fairly sure", "unsure"
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A judgement.
+
+    Attributes:
+        level: sure, fairly sure or unsure; what these mean stands at the top of this module.
+        reason: why, the end of a sentence.
+        doubts: what speaks against the contexts, each with the setting that answers it.
+    """
+
+    level: str
+    reason: str
+    doubts: list[tuple[str, str]]
+
+
+def facts(model: ContextModel, found: Analysis | None = None) -> Found:
+    """Return what a judgement looks at, under the names of `report.summary.FitSummary`.
+
+    Args:
+        model: the fitted model.
+        found: `model.analyse(data)`; without it, what needs data is left out.
+    """
+    stay = np.diag(model.transition)
+    return {
+        "num_contexts": model.num_contexts,
+        "max_contexts": model.task.max_contexts,
+        "slots": np.flatnonzero(model.kept).tolist(),
+        "stationary": model.stationary.tolist(),
+        "slot_mass": slot_mass(model).tolist(),
+        "threshold": threshold_of(model),
+        "mean_dwell": [1.0 / max(1.0 - share, 1e-9) for share in stay],
+        "certainty": None if found is None else float(found.smoothed[found.data.is_step].max(-1).mean()),
+        "runs": model.report.runs,
+        "half_agreement": model.report.search.get("half_agreement", []),
+        "regions": model.report.search.get("context_regions", [None] * model.num_contexts),
+        "num_transitions": model.report.num_transitions if found is None else int(found.data.is_observed.sum()),
+        "parts": {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")},
+    }
+
+
+def slot_mass(model: ContextModel) -> Float[np.ndarray, " K"]:
+    """Return the stationary distribution of all slots, before distillation."""
+    chain = model.posterior().chain
+    return stationary(chain.transition, chain.initial).double().numpy()
+
+
+def threshold_of(model: ContextModel) -> float | None:
+    """Return the mass below which the distillation rule drops a slot, where it has such a threshold."""
+    value = getattr(model.parts.distillation.config, "test_threshold", None)
+    return None if value is None else float(value)
+
+
+def judge(found: Found) -> Verdict:
+    """Judge a fit by its `facts`."""
+    doubts = [pair for check in _CHECKS for pair in check(found)]
+    if doubts:
+        return Verdict(UNSURE, f"since {'; '.join(doubt for doubt, _ in doubts)}", doubts)
+    return Verdict(*_assurance(found), [])
+
+
+def _assurance(found: Found) -> tuple[str, str]:
+    """Return level and reason where nothing speaks against the contexts."""
+    halves = found["half_agreement"]
+    if len(halves) < 2:
+        return FAIRLY_SURE, "but contexts were not found anew in halves of the episodes (fit.halves_within_s)"
+    regions = [share for share in found["regions"] if share is not None and share > REGION]
+    if regions:
+        return FAIRLY_SURE, (
+            f"but state and action explain {max(regions):.0%} of when a context is left: it may be a region"
+        )
+    num_good = len(_good_runs(found))
+    return SURE, (
+        f"since both halves of the episodes, learned anew, label the steps alike (adjusted Rand index at least "
+        f"{min(halves):.2f}), and so {'does the best run' if num_good == 1 else f'do the {num_good} best runs'}"
+    )
+
+
+def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
+    if found["num_contexts"] == found["max_contexts"] > 1:
+        yield (
+            f"all {found['max_contexts']} slots are in use, so there may be more contexts",
+            f"max_contexts={2 * found['max_contexts']}",
+        )
+
+
+def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
+    threshold = found["threshold"]
+    if not threshold:
+        return
+    smallest = min(found["stationary"])
+    if found["num_contexts"] > 1 and smallest < _CLEAR_FACTOR * threshold:
+        yield (
+            f"a context that is active {smallest:.1%} of the time is barely above the threshold of {threshold:.1%}",
+            f"if it is not a real context, distillation.test_threshold={rounded(1.5 * smallest)}",
+        )
+    dropped = [mass for slot, mass in enumerate(found["slot_mass"]) if slot not in found["slots"]]
+    if dropped and max(dropped) > threshold / _CLEAR_FACTOR:
+        largest = max(dropped)
+        lower = rounded(largest / 2)
+        yield (
+            f"a dropped slot still holds {largest:.1%}, close to the threshold of {threshold:.1%}",
+            f"if a rare context is missing, distillation.train_threshold={lower} distillation.test_threshold={lower}",
+        )
+
+
+def _runs_differ(found: Found) -> Iterator[tuple[str, str]]:
+    good = _good_runs(found)
+    counts = [run["num_contexts"] for run in good]
+    labels = [run["agreement"] for run in good if run.get("agreement") is not None]
+    remedy = "fit.num_steps=1000 fit.num_restarts=6, and compare another seed"
+    if len(set(counts)) > 1:
+        yield f"runs that predict equally well found {', '.join(map(str, counts))} contexts", remedy
+    elif labels and min(labels) < SAME_LABELS:
+        yield f"runs that predict equally well label the steps differently (index {min(labels):.2f})", remedy
+
+
+def _halves_differ(found: Found) -> Iterator[tuple[str, str]]:
+    halves = found["half_agreement"]
+    if halves and min(halves) < SAME_LABELS:
+        yield (
+            f"half of the episodes, learned anew, labels the steps differently (adjusted Rand index {min(halves):.2f})",
+            "record more, or look at the levels below",
+        )
+
+
+def _little_data(found: Found) -> Iterator[tuple[str, str]]:
+    steps = found["num_transitions"]
+    fewest = min(found["stationary"]) * steps
+    has_networks = found["parts"]["dynamics"] not in ("linear", "sparse")
+    remedy = "record more" + ("" if not has_networks else ", or dynamics=linear for a small log")
+    if fewest < _FEW_STEPS_A_CONTEXT:
+        yield f"some context has only about {fewest:.0f} steps of data", remedy
+    elif steps < _FEW_STEPS and has_networks:
+        yield f"{steps} steps are few for networks", "dynamics=linear"
+
+
+def _flips(found: Found) -> Iterator[tuple[str, str]]:
+    if found["num_contexts"] > 1 and min(found["mean_dwell"]) < _SHORT_DWELL:
+        yield (
+            f"a context lasts only {min(found['mean_dwell']):.1f} steps on average, which may be noise",
+            "fit.num_restarts=6, another seed, or a richer or poorer dynamics",
+        )
+
+
+def _unclear(found: Found) -> Iterator[tuple[str, str]]:
+    if found["certainty"] is not None and found["certainty"] < _UNCLEAR_LABELS:
+        yield (
+            f"the most likely context has mean probability {found['certainty']:.2f} only, so contexts look alike",
+            "fit.num_steps=1000, or add columns in which they differ",
+        )
+
+
+_CHECKS: tuple[Callable[[Found], Iterator[tuple[str, str]]], ...] = (
+    _all_slots, _near_threshold, _runs_differ, _halves_differ, _little_data, _flips, _unclear
+)  # fmt: skip
+
+
+def _good_runs(found: Found) -> list[dict[str, Any]]:
+    """Return the runs that held-out episodes do not tell apart from the best one."""
+    return [run for run in found["runs"] if run.get("equally_good", run["taken"])]
+
+
+def rounded(value: float, largest: float = 0.9) -> float:
+    """Return one digit, as a person would type it."""
+    return float(f"{min(value, largest):.1g}")

@@ -1,0 +1,93 @@
+"""Swapped labels are exchanged back; contexts that depend on the place are told from regions that a head underfits."""
+
+import numpy as np
+import pytest
+
+from mbrl_hdp import Trajectories
+from mbrl_hdp.envs.systems import simulate
+from mbrl_hdp.inference.scoring import align
+from mbrl_hdp.inference.search import search
+from mbrl_hdp.inference.search.em import expect
+from mbrl_hdp.inference.search.exchange import exchanged
+from mbrl_hdp.inference.search.features import Factor, Features, Library, linear_features, monomials
+from mbrl_hdp.inference.search.growth import fitted
+from mbrl_hdp.inference.search.moves import Candidate, settle, simpler
+from mbrl_hdp.inference.search.regions import jump_share
+from mbrl_hdp.inference.search.rows import make_rows
+
+
+def rows_and_truth(name, variant="plain", num_episodes=40):
+    rollouts = simulate(name, variant, seed=5, num_episodes=num_episodes)
+    rows = make_rows(Trajectories(obs=rollouts.obs, act=rollouts.act))
+    return rows, rollouts.context[rows.episode, rows.step]
+
+
+def soft(labels, count=2):
+    return 0.98 * np.eye(count)[labels] + 0.02 / count
+
+
+def cubic(rows):
+    library = Library(rows)
+    return Features(library, monomials(library, 3, 60))
+
+
+def test_labels_swapped_on_one_side_of_where_heads_agree_are_exchanged_back():
+    rows, truth = rows_and_truth("rossler")  # the contexts differ by a multiple of the second coordinate
+    features = cubic(rows)
+    kinked = features.with_terms([(Factor(1, "hinge", float(-rows.input_center[1] / rows.input_scale[1])),)])
+    swapped = settle(rows, kinked, soft(np.where(rows.raw_inputs[:, 1] > 0.0, truth, 1 - truth)), 0.01)
+    assert align(swapped.state.weight.argmax(1), truth).accuracy < 0.7
+    assert align(exchanged(rows, swapped).state.weight.argmax(1), truth).accuracy > 0.97
+
+
+def test_labels_that_are_right_stay():
+    rows, truth = rows_and_truth("linear_4d_2", num_episodes=20)
+    right = settle(rows, linear_features(Library(rows)), soft(truth), 0.01)
+    assert exchanged(rows, right) is right
+
+
+def test_steps_beside_a_switch_are_clear_where_the_dynamics_jump_and_not_where_a_head_is_too_small():
+    rows, truth = rows_and_truth("cartpole_stripes", num_episodes=60)
+    stripes = settle(rows, cubic(rows), soft(truth), 0.01)
+    assert jump_share(rows, stripes.state, (0, 1)) > search.LEAST_JUMP
+    rows, _ = rows_and_truth("lorenz", "still", num_episodes=60)
+    halves = (rows.inputs[:, 0] > 0.0).astype(int)
+    regions = settle(rows, linear_features(Library(rows)), soft(halves), 0.01)
+    assert jump_share(rows, regions.state, (0, 1)) < 0.5 * search.LEAST_JUMP
+
+
+def test_nothing_is_known_about_a_jump_without_switches():
+    rows, _ = rows_and_truth("lorenz", "still", num_episodes=12)
+    labels = (rows.episode > 5).astype(int)
+    state = settle(rows, linear_features(Library(rows)), soft(labels), 0.01, 0).state
+    state.log_lik = np.zeros((len(rows), 2))
+    assert jump_share(rows, state, (0, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("beyond_gate", "jump", "region", "is_context"),
+    [
+        (0.1, 1.0, 0.0, True),  # hidden
+        (0.1, None, 0.0, True),  # hidden, too few switches to see a jump
+        (-0.2, 1.0, 0.5, True),  # depends on the place, and jumps there
+        (-0.2, 1.0, 0.1, False),  # noise in two boxes
+        (-0.2, 0.5, 0.5, False),  # a head that is too small
+        (0.1, 0.2, 0.5, False),  # a small region that the gate does not see
+        (-0.2, None, 0.5, False),
+    ],
+)
+def test_a_context_is_hidden_or_jumps_where_it_ends(beyond_gate, jump, region, is_context):
+    assert search._is_context(beyond_gate, jump, region) is is_context
+
+
+def test_simpler_heads_know_one_input_only_as_a_line():
+    rows, _ = rows_and_truth("pendulum", "still", num_episodes=20)
+    library = Library(rows)
+    sine = (Factor(0, "sin", 1.0),)
+    features = linear_features(library).with_terms([sine])
+    state = fitted(rows, features, np.ones((len(rows), 1)), 0.01)
+    expect(rows, state)
+    found = simpler(rows, Candidate(state, features))
+    assert [len(each.features) for each in found] == [len(features) - 1]
+    assert sine not in found[0].features.terms
+    assert (Factor(0),) in found[0].features.terms
