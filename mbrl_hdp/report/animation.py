@@ -22,7 +22,7 @@ from mbrl_hdp.experiments.loop import Run
 from mbrl_hdp.experiments.runs import load_run
 from mbrl_hdp.experiments.tasks import make_env
 from mbrl_hdp.inference.scoring import align
-from mbrl_hdp.report.figures import context_colours
+from mbrl_hdp.report.palette import context_colours
 from mbrl_hdp.report.scenes import INK, CartPoleScene, PictureScene, Scene, TraceScene
 from mbrl_hdp.seeding import sub_seed
 

@@ -17,8 +17,8 @@ from matplotlib.ticker import MaxNLocator
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import DataError, PluginError
-from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.report.figures import context_colours
+from mbrl_hdp.experiments.fingerprint import installed_plugins
+from mbrl_hdp.report.palette import GREY, SHADE, context_colours
 
 # The paper's Tables 2 and 3: mean return of three seeds.
 PAPER_RETURNS: Mapping[tuple[str, str], float] = {
@@ -44,7 +44,6 @@ PAPER_RETURNS: Mapping[tuple[str, str], float] = {
     ("intersection", "ni_sac"): 499.62,
 }
 FILE_NAME = "learning_curve.png"
-_GREY, _SHADE = "#666666", "#EEEEEE"
 _FLAT = 0.2
 """Evaluations that span less than this share of the axis are shown once more, enlarged."""
 
@@ -115,7 +114,7 @@ def read_run(folder: str | Path) -> RunHistory:
 
 def _starts_random(agent: str) -> bool:
     try:
-        return load_registry().agent_spec(agent).starts_random
+        return installed_plugins().agent_spec(agent).starts_random
     except PluginError:
         return False
 
@@ -189,7 +188,7 @@ def _draw_returns(ax: Any, agents: Mapping[str, list[RunHistory]], colours: Mapp
     random = [run.random_return for runs in agents.values() for run in runs if run.random_return is not None]
     if random:
         name = f"random actions: {np.mean(random):.1f}"
-        ax.axhline(float(np.mean(random)), color=_GREY, linestyle=":", linewidth=1.5, label=name)
+        ax.axhline(float(np.mean(random)), color=GREY, linestyle=":", linewidth=1.5, label=name)
     ax.spines[["top", "right"]].set_visible(False)
     ax.margins(y=0.08)
 
@@ -238,9 +237,9 @@ def _draw_warm_start(ax: Any, runs: list[RunHistory]) -> None:
     """Shade the episodes before the first model or policy; the agent has not learned anything there."""
     until = min(float(run.columns["num_real_episodes"][0]) for run in runs)
     if all(run.starts_random for run in runs):
-        ax.axvspan(0, until, color=_SHADE, zorder=0)
+        ax.axvspan(0, until, color=SHADE, zorder=0)
         ax.annotate(f"warm start:\n{until:g} episodes\nof random actions", (until / 2, 0.5), ha="center", va="center",
-                    xycoords=("data", "axes fraction"), fontsize=9, color=_GREY)  # fmt: skip
+                    xycoords=("data", "axes fraction"), fontsize=9, color=GREY)  # fmt: skip
 
 
 def _enlarge(ax: Any, agents: Mapping[str, list[RunHistory]], colours: Mapping[str, Any]) -> None:
@@ -276,9 +275,9 @@ def _draw_contexts(
             ax.plot(run.columns["num_real_episodes"], found, "s-", color=colours[agent], markersize=4, linewidth=1.0)
             most = max([most, *found[np.isfinite(found)]])
     if true_contexts is not None:
-        ax.axhline(true_contexts, color=_GREY, linestyle=":", linewidth=1.5)
+        ax.axhline(true_contexts, color=GREY, linestyle=":", linewidth=1.5)
         ax.annotate(f"truth: {true_contexts}", (0.01, true_contexts), xycoords=("axes fraction", "data"),
-                    textcoords="offset points", xytext=(0, 3), color=_GREY, fontsize=9)  # fmt: skip
+                    textcoords="offset points", xytext=(0, 3), color=GREY, fontsize=9)  # fmt: skip
     ax.set(ylabel="contexts\nfound", ylim=(0, most + 1))
     ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     ax.spines[["top", "right"]].set_visible(False)

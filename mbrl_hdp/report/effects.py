@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from jaxtyping import Float
 
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
+
+if TYPE_CHECKING:
+    from mbrl_hdp.data.logs import Log
 
 _MOST_ROWS = 3000
 _MOST_WORDS = 4
@@ -42,10 +46,26 @@ class Effect:
 
 @dataclass(frozen=True)
 class Names:
-    """What columns are called in words."""
+    """What columns and episodes are called in words.
+
+    Attributes:
+        obs: observation columns.
+        act: action columns.
+        units: unit of every column that has one.
+        episodes: what the episodes are called in the file; empty: they are numbered.
+        dt: seconds per step; None where there is no clock.
+    """
 
     obs: Sequence[str]
     act: Sequence[str]
+    units: Mapping[str, str] = field(default_factory=dict)
+    episodes: Sequence[str] = ()
+    dt: float | None = None
+
+    @staticmethod
+    def of(log: Log) -> Names:
+        """Take the names from a table that was read."""
+        return Names(log.obs_names, log.act_names, log.units, log.episode_names, log.dt)
 
 
 def effects(model: ContextModel, found: Analysis, names: Names) -> list[Effect]:
@@ -191,8 +211,8 @@ def effect_lines(found: Sequence[Effect]) -> list[str]:
     return [f"context {effect.context}: {'; '.join(effect.words)}" for effect in found]
 
 
-def effect_table(found: Sequence[Effect], names: Names, most: int = 12) -> list[str]:
-    """Return the numbers as lines: a row for each gain, drift and noise, a column for each context."""
+def effect_rows(found: Sequence[Effect], names: Names, most: int = 12) -> list[tuple[str, list[float]]]:
+    """Return a row for each gain, drift and noise, a number for each context; of many, those that differ most."""
     rows = [
         *(
             (f"gain of {a} on {o}", [e.gain[i][j] for e in found])
@@ -202,9 +222,15 @@ def effect_table(found: Sequence[Effect], names: Names, most: int = 12) -> list[
         *((f"drift of {o}", [e.drift[i] for e in found]) for i, o in enumerate(names.obs)),
         *((f"noise of {o}", [e.noise[i] for e in found]) for i, o in enumerate(names.obs)),
     ]
-    if len(rows) > most:  # the rows in which contexts differ most
+    if len(rows) > most:
         order = sorted(range(len(rows)), key=lambda n: -float(np.ptp(rows[n][1]) / (np.abs(rows[n][1]).max() + 1e-12)))
         rows = [rows[n] for n in sorted(order[:most])]
+    return rows
+
+
+def effect_table(found: Sequence[Effect], names: Names, most: int = 12) -> list[str]:
+    """Return the numbers as lines: a row for each gain, drift and noise, a column for each context."""
+    rows = effect_rows(found, names, most)
     width = max(len(name) for name, _ in rows) + 2
     head = f"{'':<{width}}" + "".join(f"{f'context {e.context}':>12}" for e in found)
     return [head, *(f"{name:<{width}}" + "".join(f"{value:>12.3g}" for value in values) for name, values in rows)]

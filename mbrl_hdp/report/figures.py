@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib import colormaps
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -16,16 +18,12 @@ from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import DataError, did_you_mean
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
+from mbrl_hdp.report.effects import Names
+from mbrl_hdp.report.palette import DROPPED, UNKNOWN, context_colours
 from mbrl_hdp.report.summary import FitSummary, Truth
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; yellow, the faintest, comes late.
-_COLOURS = (
-    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
-    *("#332288", "#882255", "#000000"),  # three of Tol's, dark, for eight to ten contexts
-)
-_DROPPED, _UNKNOWN = "#BBBBBB", "#FFFFFF"
 _MAX_ANNOTATED, _MAX_TICKS = 6, 20
-_MAX_EPISODES, _MAX_STEPS, _MAX_COLUMNS = 3, 200, 4
+_MAX_EPISODES, _MAX_STEPS, _MAX_COLUMNS = 3, 1000, 4
 
 
 def save_figures(model: ContextModel, found: Analysis, summary: FitSummary, folder: Path) -> list[Path]:
@@ -39,13 +37,6 @@ def save_figures(model: ContextModel, found: Analysis, summary: FitSummary, fold
         with atomic_path(folder / name) as path:
             figure.savefig(path, format="png", dpi=130, bbox_inches="tight")
     return [folder / name for name in figures]
-
-
-def context_colours(num_contexts: int) -> list[Any]:
-    """Return one colour a context: ten that everybody can tell apart, an even scale beyond."""
-    if num_contexts <= len(_COLOURS):
-        return list(_COLOURS[:num_contexts])
-    return [colormaps["viridis"](value) for value in np.linspace(0.0, 1.0, num_contexts)]
 
 
 def transition_figure(model: ContextModel, summary: FitSummary) -> Figure:
@@ -98,21 +89,25 @@ def _true_matrix(truth: Truth) -> tuple[Float[np.ndarray, "c c"], list[str]]:
 
 def stationary_figure(summary: FitSummary) -> Figure:
     """Show every slot's long-run share of time against the threshold of distillation."""
-    figure = Figure(figsize=(max(6.0, min(0.35 * summary.max_contexts + 3.0, 16.0)), 3.8), layout="constrained")
+    figure = Figure(figsize=(max(6.0, min(0.35 * summary.max_contexts + 3.0, 16.0)), 4.6), layout="constrained")
     ax = figure.subplots()
     mass = np.maximum(summary.slot_mass, 1e-12)
     palette = dict(zip(summary.slots, context_colours(summary.num_contexts), strict=True))
-    bars = ax.bar(range(len(mass)), mass, color=[palette.get(slot, _DROPPED) for slot in range(len(mass))])
+    bars = ax.bar(range(len(mass)), mass, color=[palette.get(slot, DROPPED) for slot in range(len(mass))])
     if len(mass) <= _MAX_TICKS:
         ax.bar_label(bars, [_percent(value) for value in summary.slot_mass], padding=2, fontsize=8)
         ax.set_xticks(range(len(mass)), _slot_names(summary), rotation=90 if len(mass) > 12 else 0)
-    handles: list[Any] = [*_context_handles(list(palette.values())), Patch(color=_DROPPED, label="dropped")]
-    if summary.threshold:
-        handles.append(ax.axhline(summary.threshold, color="black", linestyle="--", label=_threshold_name(summary)))
+    handles: list[Any] = [*_context_handles(list(palette.values())), Patch(color=DROPPED, label="dropped")]
+    cuts = (summary.train_threshold, ":", "while learning"), (summary.threshold, "--", "at the end")
+    for mass_below, style, when in cuts:
+        if mass_below:
+            label = f"dropped below {mass_below:g} {when}"
+            handles.append(ax.axhline(mass_below, color="black", linestyle=style, linewidth=1.2, label=label))
     lowest = max(min(float(mass.min()), summary.threshold or 1.0) / 3.0, 1e-8)
     ax.set(yscale="log", ylim=(lowest, 4.0), xlabel="slot (contexts in brackets)", ylabel="long-run share of time")
-    ax.set_title(f"{summary.num_contexts} of {summary.max_contexts} slots are kept")
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    slots = "slot is" if summary.num_contexts == 1 else "slots are"
+    ax.set_title(f"{summary.num_contexts} of {summary.max_contexts} {slots} kept")
+    figure.legend(handles=handles, loc="outside lower left", ncols=2, frameon=False)
     return figure
 
 
@@ -122,10 +117,6 @@ def _context_handles(colours: list[Any]) -> list[Any]:
 
 def _percent(value: float) -> str:
     return f"{value:.1%}" if value >= 1e-3 else f"{value:.0e}"
-
-
-def _threshold_name(summary: FitSummary) -> str:
-    return f"threshold {summary.threshold:g}"
 
 
 def contexts_figure(
@@ -145,29 +136,75 @@ def contexts_figure(
     Raises:
         DataError: naming an episode or column that the data does not have.
     """
-    data = found.data
+    data, names = found.data, summary.names
     shown = _shown_episodes(data.lengths) if episodes is None else _checked(episodes, data.num_episodes)
-    places = list(range(min(data.obs_dim, _MAX_COLUMNS))) if columns is None else _places(columns, summary.names.obs)
-    names = [summary.names.obs[place] for place in places]
+    places = list(range(min(data.obs_dim, _MAX_COLUMNS))) if columns is None else _places(columns, names.obs)
     figure = Figure(figsize=(11.0, 3.1 * len(shown) + 0.4), layout="constrained")
     axes = figure.subplots(2 * len(shown), 1, squeeze=False, height_ratios=[1.0, 1.2] * len(shown))[:, 0]
     colours = context_colours(summary.num_contexts)
+    steps = [min(int(data.lengths[n]), _MAX_STEPS) if episodes is None else int(data.lengths[n]) for n in shown]
+    unit, width = _time_unit(names.dt, max(steps))
+    scale = _Scale.of(np.concatenate([data.obs[n, : length + 1] for n, length in enumerate(data.lengths)])[:, places])
     lines: list[Any] = []
-    for row, number in enumerate(shown):
-        steps = min(int(data.lengths[number]), _MAX_STEPS) if episodes is None else int(data.lengths[number])
+    for row, (number, length) in enumerate(zip(shown, steps, strict=True)):
         top, below = axes[2 * row], axes[2 * row + 1]
-        lines = _draw_observations(top, data.obs[number, : steps + 1][:, places], names)
-        top.set_title(f"episode {number}", loc="left", fontsize=10)
-        _draw_probabilities(below, found.smoothed[number, :steps], colours)
-        strips = {"most likely": found.most_likely[number, :steps]}
+        labels = [_column_label(names, place, scale, column) for column, place in enumerate(places)]
+        lines = _draw_observations(top, scale.apply(data.obs[number, : length + 1][:, places]), labels, width)
+        top.set_title(_episode_title(number, names, length, int(data.lengths[number])), loc="left", fontsize=10)
+        _draw_probabilities(below, found.smoothed[number, :length], colours, width)
+        strips = {"most likely": found.most_likely[number, :length]}
         if summary.truth is not None and data.context is not None:
-            strips["truth"] = _in_learned_numbers(data.context[number, :steps], summary.truth)
-        _draw_strips(below, strips, colours)
+            strips["truth"] = _in_learned_numbers(data.context[number, :length], summary.truth)
+        _draw_strips(below, strips, colours, width)
         top.sharex(below)
         top.tick_params(labelbottom=False)
-    axes[-1].set_xlabel("step")
+    axes[-1].set_xlabel(unit)
     figure.legend(handles=[*_context_handles(colours), *lines], loc="outside right upper", frameon=False)
     return figure
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Centre and spread of the columns shown, the same for all episodes, and the range of their values."""
+
+    centre: Float[np.ndarray, " S"]
+    spread: Float[np.ndarray, " S"]
+    low: Float[np.ndarray, " S"]
+    high: Float[np.ndarray, " S"]
+
+    @staticmethod
+    def of(rows: Float[np.ndarray, "R S"]) -> _Scale:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a column without a single value
+            spread = np.nanstd(rows, 0)
+            ends = np.nanmin(rows, 0), np.nanmax(rows, 0)
+            return _Scale(np.nanmean(rows, 0), np.where(spread > 0, spread, 1.0), *ends)
+
+    def apply(self, obs: Float[np.ndarray, "T S"]) -> Float[np.ndarray, "T S"]:
+        return (obs - self.centre) / self.spread
+
+
+def _time_unit(dt: float | None, num_steps: int) -> tuple[str, float]:
+    """Return the label of the time axis and the length of a step on it."""
+    if dt is None:
+        return "step", 1.0
+    for seconds, unit in ((3 * 86400.0, "days"), (3 * 3600.0, "hours"), (600.0, "minutes")):
+        if dt * num_steps >= seconds:
+            return f"time in {unit} (a step is {dt:.4g} s)", dt / {"days": 86400, "hours": 3600, "minutes": 60}[unit]
+    return f"time in seconds (a step is {dt:.4g} s)", dt
+
+
+def _column_label(names: Names, place: int, scale: _Scale, column: int) -> str:
+    """Return a column's name, unit and range; the curves are scaled."""
+    unit = names.units.get(names.obs[place], "")
+    words = f"{names.obs[place]}\n{scale.low[column]:.4g} to {scale.high[column]:.4g}{f' {unit}' if unit else ''}"
+    return words.replace("$", r"\$")  # two of them would be a formula to matplotlib
+
+
+def _episode_title(number: int, names: Names, shown: int, length: int) -> str:
+    name = f" ({names.episodes[number]})" if number < len(names.episodes) else ""
+    part = "" if shown == length else f": the first {shown} of {length} steps"
+    return f"episode {number}{name}{part}".replace("$", r"\$")
 
 
 def _shown_episodes(lengths: Int[np.ndarray, " N"]) -> list[int]:
@@ -194,36 +231,37 @@ def _places(columns: Sequence[int | str], names: Sequence[str]) -> list[int]:
     return places
 
 
-def _draw_observations(ax: Any, obs: Float[np.ndarray, "T S"], names: Sequence[str]) -> list[Any]:
-    centre, spread = np.nanmean(obs, 0), np.nanstd(obs, 0)
-    scaled = (obs - centre) / np.where(spread > 0, spread, 1.0)
+def _draw_observations(ax: Any, obs: Float[np.ndarray, "T S"], labels: Sequence[str], width: float) -> list[Any]:
     lines = []
-    for column, name in enumerate(names):
-        label = name.replace("$", r"\$")  # two of them would be a formula to matplotlib
+    for column, label in enumerate(labels):
         style = ("-", "--", ":", "-.")[column % 4]
-        shade = str(0.6 * column / max(len(names), _MAX_COLUMNS))
-        lines += ax.plot(scaled[:, column], style, color=shade, linewidth=0.9, label=label)
+        shade = str(0.6 * column / max(len(labels), _MAX_COLUMNS))
+        times = width * np.arange(len(obs))
+        lines += ax.plot(times, obs[:, column], style, color=shade, linewidth=0.9, label=label)
     ax.set_ylabel("observations\n(scaled)")
     ax.spines[["top", "right"]].set_visible(False)
     return lines
 
 
-def _draw_probabilities(ax: Any, smoothed: Float[np.ndarray, "T k"], colours: list[Any]) -> None:
-    # Steps are drawn as columns of width one: step t acts from observation t to t+1.
-    edges = np.repeat(np.arange(len(smoothed) + 1), 2)[1:-1]
+def _draw_probabilities(ax: Any, smoothed: Float[np.ndarray, "T k"], colours: list[Any], width: float) -> None:
+    # Steps are drawn as columns: step t acts from observation t to t+1.
+    edges = width * np.repeat(np.arange(len(smoothed) + 1), 2)[1:-1]
     ax.stackplot(edges, np.repeat(smoothed, 2, axis=0).T, colors=colours, linewidth=0)
-    ax.set(ylabel="smoothed\nprobability", xlim=(0, len(smoothed)), ylim=(0.0, 1.6))
+    ax.set(ylabel="smoothed\nprobability", xlim=(0, width * len(smoothed)), ylim=(0.0, 1.6))
     ax.set_yticks([0.0, 0.5, 1.0])
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_strips(ax: Any, strips: dict[str, Int[np.ndarray, " T"]], colours: list[Any]) -> None:
+def _draw_strips(ax: Any, strips: dict[str, Int[np.ndarray, " T"]], colours: list[Any], width: float) -> None:
     places = []
     for number, labels in enumerate(strips.values()):
         bottom = 1.12 + 0.26 * number
         places.append(bottom + 0.1)
-        shades = [colours[label] if 0 <= label < len(colours) else _UNKNOWN for label in labels]
-        ax.bar(np.arange(len(labels)), 0.2, width=1.0, bottom=bottom, align="edge", color=shades, linewidth=0)
+        shades = [colours[label] if 0 <= label < len(colours) else UNKNOWN for label in labels]
+        picture = np.array([to_rgb(shade) for shade in shades])[None]
+        box = (0, width * len(labels), bottom, bottom + 0.2)
+        ax.imshow(picture, extent=box, aspect="auto", interpolation="nearest", origin="lower")
+    ax.set(xlim=(0, width * len(labels)), ylim=(0.0, 1.6))  # imshow sets them to its own extent
     ax.set_yticks([0.0, 0.5, 1.0, *places], ["0", "0.5", "1", *strips])
 
 

@@ -122,7 +122,8 @@ class TraceScene:
             for column in range(min(obs.shape[1], _MAX_COLUMNS))
         ]
         low, high = float(self.scaled.min()), float(self.scaled.max())
-        ax.set(xlim=(0, len(obs) - 1), ylim=(low - 0.1, high + 0.1), ylabel="observations\n(scaled)")
+        room = 0.12 * (high - low)  # for the legend, above the curves
+        ax.set(xlim=(0, len(obs) - 1), ylim=(low - 0.1, high + 0.1 + room), ylabel="observations\n(scaled)")
         ax.tick_params(labelbottom=False)
         ax.legend(loc="upper left", fontsize=8, ncols=3, frameon=False)
         ax.spines[["top", "right"]].set_visible(False)

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.experiments.summary import git_commit, versions
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
-from mbrl_hdp.probability.markov import stationary
+from mbrl_hdp.inference.verdict import facts
 from mbrl_hdp.report.advice import Advice, advise
 from mbrl_hdp.report.effects import Effect, Names, effect_lines, effect_table, effects
+from mbrl_hdp.report.label_counts import Counted, count_labels
 from mbrl_hdp.report.sensor_noise import sensor_noise
 
 
@@ -59,11 +59,12 @@ class FitSummary:
         transition: p(next context | context).
         mean_dwell: expected steps until a context is left.
         slot_mass: long-run share of time of every slot before distillation.
-        threshold: mass below which a slot is dropped; None if the rule has no threshold.
+        threshold: mass below which a slot is dropped at the end; None if the rule has no threshold.
+        train_threshold: mass below which a slot is dropped while the model is learned; None likewise.
         certainty: mean over steps of the largest smoothed probability; None without data.
         log_likelihood: per observed transition, all data; None without data.
         runs: the runs with their held-out scores; `agreement`: adjusted Rand index with the labels of the one taken.
-        half_agreement: adjusted Rand index with the labels of searches on each half of the episodes; empty: not made.
+        half_agreement: adjusted Rand index with the labels found anew in each half of the episodes; empty: not made.
         regions: share of the entropy of leaving every context that state and action explain; None where unknown.
         levels: the tree of merges, the model's own contexts first: groups of contexts, evidence lost per step, its
             standard error; empty where none was computed.
@@ -79,6 +80,7 @@ class FitSummary:
         effects: what each context does; empty without data.
         remarks: what else a reader should know, a sentence each.
         names: names of the columns.
+        counted: what was counted in the labels; None without data.
     """
 
     num_contexts: int
@@ -108,6 +110,8 @@ class FitSummary:
     effects: list[Effect]
     remarks: list[str]
     names: Names
+    counted: Counted | None
+    train_threshold: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of summary.json; what is unknown is null."""
@@ -157,23 +161,8 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         [f"obs_{number}" for number in range(model.task.obs_dim)],
         [f"act_{number}" for number in range(model.task.act_dim)],
     )
-    parts = {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")}
-    stay = np.diag(model.transition)
-    known: dict[str, Any] = {
-        "num_contexts": model.num_contexts,
-        "max_contexts": model.task.max_contexts,
-        "slots": np.flatnonzero(model.kept).tolist(),
-        "stationary": model.stationary.tolist(),
-        "slot_mass": slot_mass(model).tolist(),
-        "threshold": threshold_of(model),
-        "mean_dwell": [1.0 / max(1.0 - share, 1e-9) for share in stay],
-        "certainty": None if found is None else float(found.smoothed[found.data.is_step].max(-1).mean()),
-        "runs": model.report.runs,
-        "half_agreement": model.report.search.get("half_agreement", []),
-        "regions": model.report.search.get("context_regions", [None] * model.num_contexts),
-        "num_transitions": model.report.num_transitions if found is None else int(found.data.is_observed.sum()),
-        "parts": parts,
-    }
+    known = facts(model, found)
+    truth = None if found is None else compare(model, found)
     row_concentration = getattr(model.parts.prior.config, "row_concentration", None)
     return FitSummary(
         **known,
@@ -184,13 +173,15 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         num_episodes=model.report.num_episodes if found is None else found.data.num_episodes,
         search=model.report.search,
         equations=_equations(model, names),
-        truth=None if found is None else compare(model, found),
+        truth=truth,
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
         advice=advise({**known, "row_concentration": row_concentration}),
         effects=[] if found is None else effects(model, found, names),
         remarks=[] if found is None else [*_holes(found), *sensor_noise(found, names.obs)],
         names=names,
+        counted=None if found is None else count_labels(found, None if truth is None else truth.to_true),
+        train_threshold=getattr(model.parts.distillation.config, "train_threshold", None),
     )
 
 
@@ -207,18 +198,6 @@ def _holes(found: Analysis) -> Iterator[str]:
     if num_holey:
         num_used = int(((found.log_lik != 0).any(-1).cpu().numpy() & ~data.is_observed).sum())
         yield f"{num_holey} steps have missing values; {num_used} of them inform through the values that are there"
-
-
-def slot_mass(model: ContextModel) -> Float[np.ndarray, " K"]:
-    """Return the stationary distribution of all slots, before distillation."""
-    chain = model.posterior().chain
-    return stationary(chain.transition, chain.initial).double().numpy()
-
-
-def threshold_of(model: ContextModel) -> float | None:
-    """Return the mass below which the distillation rule drops a slot, where it has such a threshold."""
-    value = getattr(model.parts.distillation.config, "test_threshold", None)
-    return None if value is None else float(value)
 
 
 def compare(model: ContextModel, found: Analysis) -> Truth | None:
@@ -286,6 +265,12 @@ def _what_they_do(summary: FitSummary) -> list[str]:
     return lines
 
 
+def _dropped_below(summary: FitSummary) -> str:
+    end = f"{summary.threshold:.1%}"
+    is_higher = summary.train_threshold is not None and summary.train_threshold > (summary.threshold or 0.0)
+    return f"{summary.train_threshold:.1%} while learning and {end} at the end" if is_higher else end
+
+
 def _how_sure(summary: FitSummary) -> list[str]:
     dropped = [mass for slot, mass in enumerate(summary.slot_mass) if slot not in summary.slots]
     scored = "held-out" if summary.num_episodes >= 5 else "training (too few episodes to hold any out)"
@@ -294,7 +279,7 @@ def _how_sure(summary: FitSummary) -> list[str]:
         lines.append(
             f"  smallest kept share {min(summary.stationary):.1%}; "
             + (f"largest of {len(dropped)} dropped slots {max(dropped):.2%}; " if dropped else "no slot was dropped; ")
-            + f"slots below {summary.threshold:.1%} are dropped"
+            + f"slots below {_dropped_below(summary)} are dropped"
         )
     for number, run in enumerate(summary.runs, 1):
         lines.append(
@@ -304,13 +289,14 @@ def _how_sure(summary: FitSummary) -> list[str]:
         )
     if summary.half_agreement:
         listed = " and ".join(f"{value:.2f}" for value in summary.half_agreement)
-        lines.append(f"  labels agree {listed} with those of searches on each half of the episodes")
+        lines.append(f"  labels agree {listed} with those of each half of the episodes, learned anew")
     if summary.half_agreement or len(summary.runs) > 1:
         lines.append("  (agreement: adjusted Rand index; 1: the same labels, 0: chance)")
     if "num_contexts" in summary.search:
         lines.append(f"  the structure search found {summary.search['num_contexts']} before these runs")
     if summary.search.get("skipped"):
         lines.append(f"  not needed: {', '.join(summary.search['skipped'])}; the runs above leave nothing to explain")
+    lines += [f"  refused: {words}" for words in summary.search.get("refused", [])]
     if summary.certainty is not None:
         lines.append(f"  mean posterior probability of the most likely context of a step: {summary.certainty:.3f}")
     return lines + [f"  {remark}" for remark in summary.remarks]

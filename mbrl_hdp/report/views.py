@@ -62,7 +62,7 @@ def _summed_up(model: ContextModel, data: Any) -> tuple[Analysis | None, FitSumm
         return None, summarise(model)
     if is_frame(data):
         log = log_from_frame(data, LogConfig())
-        found, names = model.analyse(log.data), Names(log.obs_names, log.act_names)
+        found, names = model.analyse(log.data), Names.of(log)
         return found, summarise(model, found, names)
     found = model.analyse(as_trajectories(data))
     return found, summarise(model, found)

@@ -42,8 +42,8 @@ def test_a_clear_fit_is_sure():
     advice = advise(found())
     assert advice.is_sure
     assert advice.level == "sure"
-    assert advice.verdict.startswith("sure, since searches on both halves")
-    assert "0.93 or more" in advice.verdict
+    assert advice.verdict.startswith("sure, since both halves of the episodes, learned anew")
+    assert "at least 0.93" in advice.verdict
     assert "do the 3 best runs" in advice.verdict
     assert advice.doubts == []
     assert any("too many" in line for line in advice.suggestions)

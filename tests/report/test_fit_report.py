@@ -8,9 +8,11 @@ import torch
 from matplotlib.image import imread
 
 from mbrl_hdp import FitConfig, Trajectories, fit
-from mbrl_hdp.report.figures import context_colours, save_figures, transition_figure
+from mbrl_hdp.inference.verdict import slot_mass
+from mbrl_hdp.report.figures import save_figures, transition_figure
 from mbrl_hdp.report.fit_report import write_fit_report
-from mbrl_hdp.report.summary import compare, slot_mass, summarise
+from mbrl_hdp.report.palette import context_colours
+from mbrl_hdp.report.summary import compare, summarise
 
 
 def small_model(max_contexts=3, num_episodes=6, seed=0):

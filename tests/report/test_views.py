@@ -7,7 +7,10 @@ from matplotlib.colors import to_rgb
 
 import mbrl_hdp
 from mbrl_hdp.errors import DataError
-from mbrl_hdp.report.figures import context_colours
+from mbrl_hdp.report.effects import Names
+from mbrl_hdp.report.figures import contexts_figure
+from mbrl_hdp.report.palette import context_colours
+from mbrl_hdp.report.summary import summarise
 
 QUICK = mbrl_hdp.FitConfig(num_steps=5, polish_steps=2, num_restarts=1)
 
@@ -41,7 +44,9 @@ def test_figures_by_episode_and_column(fitted):
     model, frame = fitted
     figure = model.plot_contexts(frame, episodes=[2, 0], columns=["obs_b", 0])
     assert [ax.get_title(loc="left") for ax in figure.axes][::2] == ["episode 2", "episode 0"]
-    assert [line.get_label() for line in figure.axes[0].lines] == ["obs_b", "obs_a"]
+    assert [line.get_label().split("\n")[0] for line in figure.axes[0].lines] == ["obs_b", "obs_a"]
+    assert figure.axes[0].lines[0].get_label().endswith(f"{frame.obs_b.min():.4g} to {frame.obs_b.max():.4g}")
+    assert figure.axes[-1].get_xlabel() == "step"
     assert len(figure.axes[0].lines[0].get_xdata()) == 20
     assert model.plot_transition().axes
     assert model.plot_stationary().axes
@@ -51,6 +56,19 @@ def test_figures_by_episode_and_column(fitted):
         model.plot_contexts(frame, episodes=[3])
 
 
+def test_time_units_and_names_of_episodes_where_known(fitted):
+    model, frame = fitted
+    found = model.analyse(mbrl_hdp.Trajectories.from_frame(frame))
+    names = Names(["a", "b", "c"], ["u"], {"b": "bar"}, ("early", "late", "night"), dt=60.0)
+    figure = contexts_figure(found, summarise(model, found, names), [1])
+    top, below = figure.axes
+    assert top.get_title(loc="left") == "episode 1 (late)"
+    assert top.lines[1].get_label().endswith(" bar")
+    assert below.get_xlabel() == "time in minutes (a step is 60 s)"
+    assert below.get_xlim() == (0.0, 19.0)
+    assert top.lines[0].get_xdata().tolist() == list(range(20))
+
+
 def test_a_notebook_shows_it(fitted):
     html = fitted[0]._repr_html_()
     assert html.startswith("<pre>")
@@ -58,8 +76,8 @@ def test_a_notebook_shows_it(fitted):
     assert "http" not in html.partition("<img")[0]
 
 
-def test_ten_colours_differ_also_for_a_colour_blind_reader():
-    colours = np.array([to_rgb(colour) for colour in context_colours(10)])
+def test_ten_colours_and_both_grounds_differ_also_for_a_colour_blind_reader():
+    colours = np.array([to_rgb(colour) for colour in [*context_colours(10), "#FFFFFF", "#14171C"]])
     # Machado et al. (2009), deuteranomaly and protanomaly of severity 1, on linear RGB.
     deutan = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
     protan = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
@@ -67,5 +85,5 @@ def test_ten_colours_differ_also_for_a_colour_blind_reader():
     for matrix in (np.eye(3), np.array(deutan), np.array(protan)):
         seen = np.clip(linear @ matrix.T, 0, 1)
         shown = np.where(seen <= 0.0031308, 12.92 * seen, 1.055 * seen ** (1 / 2.4) - 0.055)
-        distance = np.linalg.norm(shown[:, None] - shown[None], axis=-1) + 9 * np.eye(10)
+        distance = np.linalg.norm(shown[:, None] - shown[None], axis=-1) + 9 * np.eye(12)
         assert distance.min() > 0.19
