@@ -20,6 +20,8 @@ RESAMPLED_GAP_STEPS = 10.0
 _LONGEST_FILL = 20
 """Missing rows that gaps may add, as a multiple of the rows there are."""
 _OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
+_DAY = 86400.0
+_DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 # Plain numbers above these are times since 1970 in nano-, micro- and milliseconds; below, they are seconds.
 _EPOCHS = (
     (1e17, 1e-9, "nanoseconds"),
@@ -44,23 +46,43 @@ def to_seconds(column: pd.Series, place: Place) -> tuple[Float[np.ndarray, " R"]
     numbers = pd.to_numeric(
         column if column.dtype.kind in "fiu" else column.astype("string").str.strip(), errors="coerce"
     )
+    dates = _from_digits(numbers)
+    if dates is not None:
+        return _from_dates(dates, column, place), "dates"
     if numbers.notna().sum() >= 0.5 * max(int(column.notna().sum()), 1):
-        return _from_numbers(_checked(numbers.to_numpy(float, na_value=np.nan), column, place))
+        _checked(numbers.to_numpy(float, na_value=np.nan), column, place)
+        return _from_numbers(numbers)
     text = column.astype("string").str.strip()
     if text.dropna().head(50).map(lambda cell: _OF_DAY.fullmatch(cell) is not None).all():
         spans = pd.to_timedelta(
             text.where(text.str.count(":") > 1, text + ":00").str.replace(",", "."), errors="coerce"
         )
-        return _checked(spans.dt.total_seconds().to_numpy(float), column, place), "times of day"
+        seconds = _checked(spans.dt.total_seconds().to_numpy(float), column, place)
+        return seconds + _DAY * np.cumsum(np.diff(seconds, prepend=seconds[:1]) < -_DAY / 2), "times of day"
     return _from_text(text, place), "dates"
 
 
-def _from_numbers(numbers: Float[np.ndarray, " R"]) -> tuple[Float[np.ndarray, " R"], str]:
-    typical = float(np.median(np.abs(numbers))) if len(numbers) else 0.0
+def _from_digits(numbers: pd.Series) -> pd.Series | None:
+    """Return dates written as one number (20240311, 202403110600, 20240311060000); None if any is no date."""
+    if numbers.isna().any() or not len(numbers) or (numbers % 1 != 0).any():
+        return None
+    text = numbers.astype("int64").astype("string") if numbers.abs().max() < 1e15 else None
+    form = None if text is None or text.str.len().nunique() > 1 else _DIGITS.get(len(text.iloc[0]))
+    if text is None or form is None:
+        return None
+    dates = pd.to_datetime(text, format=form, errors="coerce", utc=True)
+    is_date = dates.notna().all() and dates.dt.year.between(1950, 2100).all()
+    return dates if is_date else None
+
+
+def _from_numbers(numbers: pd.Series) -> tuple[Float[np.ndarray, " R"], str]:
+    # The difference comes first: nanoseconds since 1970 have more digits than a float.
+    spans = (numbers - numbers.iloc[0]).to_numpy(float) if len(numbers) else np.zeros(0)
+    typical = float(np.median(np.abs(numbers.to_numpy(float)))) if len(numbers) else 0.0
     for limit, unit, words in _EPOCHS:
         if typical > limit:
-            return (numbers - numbers[0]) * unit, f"{words} since 1970"
-    return numbers - (numbers[0] if len(numbers) else 0.0), "seconds"
+            return spans * unit, f"{words} since 1970"
+    return spans, "seconds"
 
 
 def _from_text(text: pd.Series, place: Place) -> Float[np.ndarray, " R"]:

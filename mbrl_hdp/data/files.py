@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mbrl_hdp.data.csv_files import load_csv, save_csv
 from mbrl_hdp.data.csv_layout import is_own_layout
+from mbrl_hdp.data.file_names import TEXTS, is_text, text_parts
 from mbrl_hdp.data.minari_files import load_minari, save_minari
 from mbrl_hdp.data.npz_files import load_npz, save_npz
 from mbrl_hdp.data.roles import LogConfig
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 
 _MINARI = "minari:"
 _SAVERS = {".npz": save_npz, ".csv": save_csv}
-_TEXTS = (".csv", ".tsv", ".txt", ".dat", ".log")
-_READ = (".npz", *_TEXTS, ".parquet", ".pq")
+_READ = (".npz", *TEXTS, ".parquet", ".pq")
 
 
 def load_trajectories(
@@ -28,7 +28,8 @@ def load_trajectories(
     """Load trajectories from a `.npz`, text (`.csv`, ...) or parquet file or a Minari dataset (`minari:ID`).
 
     Args:
-        path_or_id: where they are; a folder of parquet files is one table.
+        path_or_id: where they are; a folder of parquet files is one table, of text files (or a pattern, `runs/*.csv`)
+            the episodes of each.
         allow_missing: let NaN (an empty cell) mark missing samples.
         columns: which columns of a table are what; the library's own names (`episode, step, obs_*, act_*`) by default.
 
@@ -64,6 +65,11 @@ def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> L
 
     if is_parquet(path_or_id):
         return read_parquet_log(Path(path_or_id), config, rest)
+    parts = [] if str(path_or_id).startswith(_MINARI) else text_parts(path_or_id)
+    if parts:
+        from mbrl_hdp.data.many_files import joined
+
+        return joined(parts, [read_log(part, config, rest) for part in parts])
     if not has_columns(path_or_id):
         if not config.is_plain:
             raise ConfigError(
@@ -85,7 +91,7 @@ def has_columns(path_or_id: str | Path) -> bool:
         return False
     from mbrl_hdp.data.parquet_files import is_parquet
 
-    return is_parquet(path_or_id) or _suffix(path_or_id, _READ) in _TEXTS
+    return is_parquet(path_or_id) or bool(text_parts(path_or_id)) or is_text(_checked_name(path_or_id))
 
 
 def save_trajectories(data: Trajectories, path_or_id: str | Path) -> None:
@@ -108,6 +114,23 @@ def _numbered(data: Trajectories) -> Log:
     from mbrl_hdp.data.logs import Log
 
     return Log(data, numbered("obs_", data.obs_dim), numbered("act_", data.act_dim))
+
+
+def _checked_name(path: str | Path) -> Path:
+    """Return a path that may be read.
+
+    Raises:
+        DataError: naming what it is instead and what to do.
+    """
+    if any(sign in str(path) for sign in "*?[") and not Path(path).exists():
+        raise DataError(f"{path}: no text file matches this pattern")
+    if Path(path).is_dir():
+        raise DataError(f"{path} is a folder without parquet or text files ({', '.join(TEXTS)})")
+    if Path(path).suffix.lower() in {".xlsx", ".xls", ".ods"}:
+        raise DataError(f"{path}: save the sheet as CSV (any separator and decimal sign will do) and name that file")
+    if not is_text(Path(path)):
+        _suffix(path, _READ)
+    return Path(path)
 
 
 def _suffix(path: str | Path, known: tuple[str, ...]) -> str:

@@ -13,15 +13,19 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from mbrl_hdp.data.clock import Sampling, resampled, sampling, to_seconds, with_missing_rows
-from mbrl_hdp.data.roles import LogConfig, Roles, assign
+from mbrl_hdp.data.roles import Guesses, LogConfig, Roles, assign
 from mbrl_hdp.data.text_table import TextTable, to_numbers
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import DataError
 
 Place = Callable[[int], str]
+_A_TABLE = "the table"
 _MANY = 12
 # A clock that falls back has started again if it is near its first value and fell further than rows get out of order.
 _NEAR_START, _SHORTEST_RUN = 10.0, 4.5
+_MARKS = (-99.0, -99.9, -999.0, -999.9, -9999.0, -99999.0, 999.0, 9999.0, 99999.0, 999999.0, -1e30, 1e30)
+"""Numbers that loggers write for a missing sample."""
+_FAR = 10.0
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,18 @@ def read_text_log(path: Path, config: LogConfig, rest: bool = False) -> Log:
         DataError: naming file, line and column, and what to do.
     """
     table = TextTable.open(path)
-    roles = assign(table.header, config, f"{path}, line {table.header_line}", table.words(), rest)
-    texts = [name for role, name in roles.single.items() if role in {"time", "episode", "context"}]
-    log = build_log(table.frame(roles.all, texts), roles, config, table.place)
+    roles = assign(table.header, config, f"{path}, line {table.header_line}", table.guesses(), rest)
+    if table.repeated is not None and not {"time", "step", "episode"} & roles.single.keys():
+        raise DataError(
+            f"{path}, line {table.repeated}: the names of the columns come again, so several recordings follow each "
+            "other here; name time= or episode= to keep them apart"
+        )
+    frame = table.frame(roles.all, roles.texts, config.patterns("missing"))
+    log = build_log(_with_clock(frame, roles), roles, config, table.place)
     return replace(log, units={name: unit for name, unit in table.units.items() if name in roles.all})
 
 
-def log_from_frame(frame: Any, config: LogConfig, rest: bool = False, place: str = "the table") -> Log:
+def log_from_frame(frame: Any, config: LogConfig, rest: bool = False, place: str = _A_TABLE) -> Log:
     """Read a pandas or polars table; a pandas index of dates is the time.
 
     Raises:
@@ -81,18 +90,35 @@ def log_from_frame(frame: Any, config: LogConfig, rest: bool = False, place: str
         table = table.rename_axis(name).reset_index()
         config = replace(config, time=name)
     table.columns = pd.Index([str(name) for name in table.columns])
-    words = {name for name in table.columns if table[name].dtype.kind not in "fiubmM"} if len(table.columns) else set()
-    roles = assign(list(table.columns), config, place, words, rest)
+    roles = assign(list(table.columns), config, place, _guesses(table, place == _A_TABLE), rest)
 
     def row_place(row: int, column: str | None = None) -> str:
         return f"{place}, row {row}" + (f", column {column!r}" if column else "")
 
-    texts = [name for role, name in roles.single.items() if role in {"time", "episode", "context"}]
+    marks = config.patterns("missing")
     numbers = {
-        name: table[name] if name in texts else to_numbers(table[name], lambda row, name=name: row_place(row, name))  # type: ignore[misc]
+        name: table[name]
+        if name in roles.texts
+        else to_numbers(table[name], lambda row, name=name: row_place(row, name), missing=marks)  # type: ignore[misc]
         for name in roles.all
     }
-    return build_log(pd.DataFrame(numbers).reset_index(drop=True), roles, config, row_place)
+    frame = pd.DataFrame(numbers).reset_index(drop=True)
+    return build_log(_with_clock(frame, roles), roles, config, row_place)
+
+
+def _guesses(table: pd.DataFrame, is_python: bool) -> Guesses:
+    """Return which columns hold words or nothing, to suggest what to type."""
+    empty = {str(name) for name in table.columns if table[name].isna().all()}
+    words = {str(name) for name in table.columns if table[name].dtype.kind not in "fiubmM"}
+    return Guesses(words - empty, empty, is_python)
+
+
+def _with_clock(frame: pd.DataFrame, roles: Roles) -> pd.DataFrame:
+    """Join the columns of a time that stands in several, a date and a time of day."""
+    if not roles.clock:
+        return frame
+    parts = [frame[name].astype("string").str.strip() for name in roles.clock]
+    return frame.assign(**{roles.single["time"]: parts[0].str.cat(parts[1:], sep=" ")})
 
 
 def is_frame(value: Any) -> bool:
@@ -125,11 +151,13 @@ def build_log(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Calla
     """
     if not len(frame):
         raise DataError(f"{place(0)}: has no rows")
+    if config.missing is not None and not config.allow_missing:
+        config = replace(config, allow_missing=True)
     ordered = _in_order(frame, roles, config, place)
     _check_cells(ordered, roles, config, place)
     starts = np.append(np.flatnonzero(ordered.is_first), len(ordered.frame))
     pieces = [slice(begin, end) for begin, end in itertools.pairwise(starts.tolist())]
-    notes = list(ordered.notes)
+    notes = [*ordered.notes, *_odd_values(ordered.frame, roles)]
     if ordered.found is not None and config.resample is not None:
         tables = [_resampled(ordered, piece, roles, config.resample) for piece in pieces]
         notes.append(f"resampled from about {ordered.found.dt:.4g} to {config.resample:.4g} s a step")
@@ -147,7 +175,7 @@ def build_log(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Calla
         )
     if len(long) < len(tables):
         notes.append(
-            f"{_count(len(tables) - len(long), 'episode')} of a single row {_was(len(tables) - len(long))} left out"
+            f"{count_of(len(tables) - len(long), 'episode')} of a single row {_was(len(tables) - len(long))} left out"
         )
     codes, context_names = _contexts([table for table, _, _ in long], roles, place)
     episodes = [_episode(table, roles, code) for (table, _, _), code in zip(long, codes, strict=True)]
@@ -195,11 +223,20 @@ def _in_order(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Calla
         rows, seconds = np.arange(len(frame)), np.arange(len(frame), dtype=float)
         return _Ordered(frame, rows, is_first, seconds, seconds, names.to_numpy(), None, ())
     seconds, form = to_seconds(frame[clock], lambda row: place(row, clock))
+    origin = np.arange(len(frame))
+    # Of a clock that starts again, two runs may well begin with the same row.
+    if "time" in roles.single and ("episode" in roles.single or form not in {"seconds", "times of day"}):
+        origin = np.flatnonzero(~frame.duplicated().to_numpy())
+        copies = len(frame) - len(origin)
+        if copies:
+            notes.append(f"{count_of(copies, 'row')} left out: the same as an earlier one in every cell")
+            frame, names = (table.iloc[origin].reset_index(drop=True) for table in (frame, names))
+            seconds = seconds[origin]
     codes = pd.factorize(names)[0]
     if "episode" not in roles.single and form in {"seconds", "times of day"}:
         codes, restarts = _restarts(seconds)
         if restarts:
-            notes.append(f"{clock} starts again {_count(restarts, 'time')}: each is a new episode")
+            notes.append(f"{clock} starts again {count_of(restarts, 'time')}: each is a new episode")
     rows = np.lexsort((np.arange(len(frame)), seconds, codes))
     if (
         "time" in roles.single
@@ -210,21 +247,25 @@ def _in_order(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Calla
     ordered = frame.iloc[rows].reset_index(drop=True)
     is_first |= _after_terminal(ordered, roles)
     found = sampling(
-        seconds[rows], is_first, config.max_gap, config.resample is not None, lambda row: place(int(rows[row]), clock)
+        seconds[rows],
+        is_first,
+        config.max_gap,
+        config.resample is not None,
+        lambda row: place(int(origin[rows[row]]), clock),
     )
     if "time" in roles.single:
         notes.insert(0, f"{clock}: {form}, {found.dt:.4g} s a step")
     stamps, labels = frame[clock].to_numpy()[rows], names.to_numpy()[rows]
     num_gaps = int(found.is_gap.sum())
     if num_gaps and config.gaps == "episode":
-        notes.append(f"{_count(num_gaps, 'gap')} in {clock} {_was(num_gaps)} made the start of a new episode")
+        notes.append(f"{count_of(num_gaps, 'gap')} in {clock} {_was(num_gaps)} made the start of a new episode")
         is_first |= found.is_gap
     if num_gaps and config.gaps == "missing" and config.resample is None:
-        ordered, old = with_missing_rows(ordered, found, lambda row: place(int(rows[row]), clock))
-        filled = _count(int((old < 0).sum()), "missing row")
-        notes.append(f"{_count(num_gaps, 'gap')} in {clock} {_was(num_gaps)} filled by {filled}")
+        ordered, old = with_missing_rows(ordered, found, lambda row: place(int(origin[rows[row]]), clock))
+        filled = count_of(int((old < 0).sum()), "missing row")
+        notes.append(f"{count_of(num_gaps, 'gap')} in {clock} {_was(num_gaps)} filled by {filled}")
         known = np.maximum.accumulate(old)
-        is_first, rows = is_first[known] & (old >= 0), np.where(old < 0, -1, rows[known])
+        is_first, rows = is_first[known] & (old >= 0), np.where(old < 0, -1, origin[rows[known]])
         return _Ordered(
             ordered,
             rows,
@@ -235,7 +276,25 @@ def _in_order(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Calla
             found,
             tuple(notes),
         )
-    return _Ordered(ordered, rows, is_first, seconds[rows], stamps, labels, found, tuple(notes))
+    return _Ordered(ordered, origin[rows], is_first, seconds[rows], stamps, labels, found, tuple(notes))
+
+
+def _odd_values(frame: pd.DataFrame, roles: Roles) -> list[str]:
+    """Return a note on every column with numbers that programs write for a missing sample, far from all its others."""
+    notes = []
+    for name in (*roles.obs, *roles.act):
+        values = frame[name].to_numpy(float)
+        for mark in _MARKS:
+            is_mark = values == mark
+            rest = values[~is_mark & np.isfinite(values)]
+            if not is_mark.any() or rest.size < is_mark.sum():
+                continue
+            low, high = np.quantile(rest, [0.05, 0.95])
+            if not low - _FAR * (high - low) <= mark <= high + _FAR * (high - low):
+                where = count_of(int(is_mark.sum()), "row")
+                words = f"{name} is {mark:g} in {where}, far from its other values"
+                notes.append(f"{words}: if that marks missing samples, add missing=[{mark:g}]")
+    return notes
 
 
 def _restarts(seconds: Float[np.ndarray, " R"]) -> tuple[Int[np.ndarray, " R"], int]:
@@ -335,7 +394,8 @@ def _has_holes(episode: Episode) -> bool:
     return is_unknown or any(array is not None and bool(np.isnan(array).any()) for array in arrays)
 
 
-def _count(number: int, word: str) -> str:
+def count_of(number: int, word: str) -> str:
+    """Return a number with its noun, singular or plural."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 

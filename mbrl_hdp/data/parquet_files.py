@@ -66,10 +66,10 @@ def _sampled(table: Any, num_rows: int, config: LogConfig, rest: bool, place: st
     for number, frame in enumerate(_pieces(table, columns)):
         log = log_from_frame(frame, config, rest, f"{place}, piece {number} of {PIECE:,} rows")
         first = first or replace(log, data=log.data.select([0]))
-        _check_same_clock(first, log, place)
+        check_same_clock(first, log, place)
         for episode in log.data:
             count += 1
-            heapq.heappush(kept, (-rng.random(), count, _own(episode, log.context_names, names)))
+            heapq.heappush(kept, (-rng.random(), count, own_episode(episode, log.context_names, names)))
             size += len(episode.obs)
             while size > config.max_rows and len(kept) > 1:
                 size -= len(heapq.heappop(kept)[2].obs)
@@ -105,7 +105,7 @@ def _pieces(table: Any, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
         yield arrow.Table.from_batches(waiting).to_pandas()
 
 
-def _own(episode: Episode, words: Sequence[str], names: list[str]) -> Episode:
+def own_episode(episode: Episode, words: Sequence[str], names: list[str]) -> Episode:
     """Copy an episode out of its piece, with contexts that are words numbered as in the pieces before."""
     context = episode.context
     if words and context is not None:
@@ -116,7 +116,8 @@ def _own(episode: Episode, words: Sequence[str], names: list[str]) -> Episode:
     return Episode(np.array(episode.obs), act, own_context, reward, episode.terminated)
 
 
-def _check_same_clock(first: Log, log: Log, place: str) -> None:
+def check_same_clock(first: Log, log: Log, place: str) -> None:
+    """Raise if two parts of one log differ in their seconds per step."""
     if first.dt is not None and log.dt is not None and abs(log.dt / first.dt - 1.0) > JITTER:
         words = f"sampling changes from {first.dt:.4g} to {log.dt:.4g} s a step"
         raise DataError(f"{place}: {words}; resample={first.dt:.4g} makes it one")

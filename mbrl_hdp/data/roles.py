@@ -15,13 +15,20 @@ from mbrl_hdp.settings import check_settings, setting
 
 GAPS = ("episode", "missing")
 _LISTS = ("obs", "act", "ignore")
+_MANY = (*_LISTS, "time", "missing")
 _SINGLE = ("episode", "time", "context", "reward", "terminated")
 _MOST_LISTED, _LONGEST_NAME = 60, 40
 _TIME_WORDS = re.compile(r"time|date|stamp|clock|^t$|^ts$|^sec", re.IGNORECASE)
+_DATE, _CLOCK = re.compile(r"^date$|^datum$|^day$", re.IGNORECASE), re.compile(r"^time$|^clock$|^zeit$", re.IGNORECASE)
+_TAG_WORDS = re.compile(r"^(tag|variable|sensor|signal|point|channel|name|metric)", re.IGNORECASE)
+_VALUE_WORDS = re.compile(r"^(value|reading|measurement)", re.IGNORECASE)
 _EPISODE_WORDS = re.compile(
     r"episode|shift|batch|^run|trial|session|segment|^lap|trip|experiment|^unit|machine", re.IGNORECASE
 )
-_ACT_WORDS = re.compile(r"^act|cmd|command|set.?point|_sp$|valve|pwm|duty|throttle|steer|heater|^u\d*$", re.IGNORECASE)
+_ACT_WORDS = re.compile(
+    r"^act|cmd|command|set.?point|_sp$|valve|pwm|duty|throttle|steer|heater|elevator|rudder|aileron|\.op$|^u\d*$",
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -32,8 +39,10 @@ class LogConfig:
     act: Any = setting(None, "columns of the actions; null: act_*")
     ignore: Any = setting(None, "columns to leave out; ignore=[*] leaves out all that have no other role")
     episode: str | None = setting(None, "column whose value starts a new episode when it changes; may hold words")
-    time: str | None = setting(
-        None, "column of time stamps (ISO dates, seconds, epoch): gives the order, the seconds per step and the gaps"
+    time: Any = setting(
+        None,
+        "column of time stamps (dates, seconds, epoch): gives the order, the seconds per step and the gaps; "
+        "time=[date,clock] joins two columns",
     )
     context: str | None = setting(None, "column of true contexts, for scoring only; may hold words")
     reward: str | None = setting(None, "column of rewards")
@@ -46,6 +55,9 @@ class LogConfig:
         None, "seconds per step to resample to: observations linearly, the rest held; null: as recorded", above=0.0
     )
     allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
+    missing: Any = setting(
+        None, 'words or numbers that mark a missing sample, as in missing=[-9999,"Bad Input"]; implies allow_missing'
+    )
     max_rows: int | None = setting(
         2_000_000,
         "of a larger parquet log, learn from episodes drawn at random with this many rows, read in pieces; null: all",
@@ -59,13 +71,14 @@ class LogConfig:
             ConfigError: naming the key.
         """
         check_settings(self)
-        for key in _LISTS:
+        for key in _MANY:
             value = getattr(self, key)
             if value is not None and not _is_names(value):
-                raise ConfigError(f"{key}={short(str(value))!r} must be a list of column names, as in {key}=[a,b]")
+                what = "words or numbers" if key == "missing" else "column names"
+                raise ConfigError(f"{key}={short(str(value))!r} must be a list of {what}, as in {key}=[a,b]")
 
     def patterns(self, key: str) -> list[str]:
-        """Return the names or patterns of a role."""
+        """Return the names or patterns of a role; also the marks of `missing`."""
         value = getattr(self, key)
         if value is None:
             return []
@@ -86,6 +99,21 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
+class Guesses:
+    """What the contents of columns say about their roles, to suggest what to type.
+
+    Attributes:
+        words: columns that hold words.
+        empty: columns without a single value.
+        is_python: whether the table is an object in Python, so that Python is typed.
+    """
+
+    words: Collection[str] = ()
+    empty: Collection[str] = ()
+    is_python: bool = False
+
+
+@dataclass(frozen=True)
 class Roles:
     """Columns of one table by role.
 
@@ -93,20 +121,28 @@ class Roles:
         obs: observation columns, in the order of the vector.
         act: action columns, in the order of the vector.
         single: the other roles with their column: episode, time, step, context, reward, terminated.
+        clock: columns that together are the time, where it stands in several (a date and a time of day); else empty.
     """
 
     obs: tuple[str, ...]
     act: tuple[str, ...]
     single: dict[str, str]
+    clock: tuple[str, ...] = ()
 
     @property
     def all(self) -> list[str]:
         """All columns that are read."""
-        return [*self.obs, *self.act, *self.single.values()]
+        single = [name for role, name in self.single.items() if not (role == "time" and self.clock)]
+        return [*self.obs, *self.act, *single, *self.clock]
+
+    @property
+    def texts(self) -> list[str]:
+        """Columns that are read as they stand and may hold words: time, episode, context."""
+        return [*self.clock, *(name for role, name in self.single.items() if role in {"time", "episode", "context"})]
 
 
 def assign(
-    names: Sequence[str], config: LogConfig, place: str, words: Collection[str] = (), rest: bool = False
+    names: Sequence[str], config: LogConfig, place: str, guesses: Guesses | None = None, rest: bool = False
 ) -> Roles:
     """Sort the columns of a table by role.
 
@@ -117,7 +153,7 @@ def assign(
         names: all columns.
         config: what was said about them.
         place: file or object, for messages.
-        words: columns that hold words; only used to suggest what to type.
+        guesses: what the columns hold; only used to suggest what to type.
         rest: leave out columns without a role (a model knows its own).
 
     Raises:
@@ -133,6 +169,8 @@ def assign(
             if (pattern in names) != is_exact:
                 continue
             found = [pattern] if is_exact else [n for n in names if fnmatch.fnmatchcase(n, pattern) and n not in taken]
+            if key == "ignore" and rest:
+                continue
             if not found and pattern != "*" and not any(fnmatch.fnmatchcase(n, pattern) for n in names):
                 missing.append(f"{key}={pattern}")
             for name in found:
@@ -143,9 +181,13 @@ def assign(
         hint = did_you_mean(wanted[0], names) if len(names) <= _MOST_LISTED else f"it has {len(names)} columns"
         raise DataError(f"{place}: there is no column for {', '.join(missing)}; {hint}")
     _take_defaults(names, config, taken)
-    _refuse_unknown(names, taken, place, words, rest)
+    _refuse_unknown(names, taken, place, guesses or Guesses(), rest)
     single = {key: name for key in (*_SINGLE, "step") for name, role in taken.items() if role == key}
-    return Roles(_ordered(config, taken, "obs"), _ordered(config, taken, "act"), single)
+    clock = _ordered(config, taken, "time") if config.time is not None else ()
+    if len(clock) > 1:
+        single["time"] = " ".join(clock)
+    obs, act = (_ordered(config, taken, key) for key in ("obs", "act"))
+    return Roles(obs, act, single, clock if len(clock) > 1 else ())
 
 
 def _is_names(value: Any) -> bool:
@@ -173,9 +215,7 @@ def _take_defaults(names: Sequence[str], config: LogConfig, taken: dict[str, str
             taken[name] = "step" if config.time is None else "ignore"
 
 
-def _refuse_unknown(
-    names: Sequence[str], taken: dict[str, str], place: str, words: Collection[str], rest: bool
-) -> None:
+def _refuse_unknown(names: Sequence[str], taken: dict[str, str], place: str, guesses: Guesses, rest: bool) -> None:
     unknown = [] if rest else [name for name in names if name not in taken]
     has_obs = "obs" in taken.values()
     if has_obs and not unknown:
@@ -189,24 +229,42 @@ def _refuse_unknown(
             f"{place}: {_listed(unknown)} {'has' if len(unknown) == 1 else 'have'} no role; leave out by "
             f"{_typed('ignore', unknown)}, or add to obs=, act=, episode=, time=, context= or reward="
         )
-    raise DataError(
-        f"{place}: which columns are observations? For example: {' '.join(_suggested(unknown, taken, words))}"
-    )
+    typed = _suggested(unknown, taken, guesses)
+    words = _in_python(typed) if guesses.is_python else " ".join(_typed(key, names) for key, names in typed)
+    example = f"{place}: which columns are observations? For example: {words}"
+    tag = next((name for name in unknown if _TAG_WORDS.search(name) and name in guesses.words), None)
+    value = next((name for name in unknown if _VALUE_WORDS.search(name) and name not in guesses.words), None)
+    if tag is not None and value is not None:
+        example += (
+            f" (if {tag!r} names the sensor of each row, turn the table first, one column a sensor: in pandas, "
+            f"df.pivot(index=..., columns={tag!r}, values={value!r}))"
+        )
+    raise DataError(example)
 
 
-def _suggested(unknown: Sequence[str], taken: dict[str, str], words: Collection[str]) -> list[str]:
+def _suggested(unknown: Sequence[str], taken: dict[str, str], guesses: Guesses) -> list[tuple[str, str | list[str]]]:
     """Return settings to type for columns without a role, guessed from their names and contents."""
-    left = list(unknown)
-    typed = []
+    left = [name for name in unknown if name not in guesses.empty]
+    typed: list[tuple[str, str | list[str]]] = []
+    date, clock = (next((name for name in left if pattern.search(name)), None) for pattern in (_DATE, _CLOCK))
+    if "time" not in taken.values() and date and clock and date != clock and {date, clock} <= {*guesses.words}:
+        left = [name for name in left if name not in (date, clock)]
+        typed.append(("time", [date, clock]))
     for key, pattern in (("time", _TIME_WORDS), ("episode", _EPISODE_WORDS)):
         found = next((name for name in left if pattern.search(name)), None)
-        if key not in taken.values() and found is not None:
+        if key not in taken.values() and found is not None and not (key == "time" and typed):
             left.remove(found)
-            typed.append(_typed(key, found))
-    ignored = [name for name in left if name in words]
-    acts = [name for name in left if name not in words and _ACT_WORDS.search(name)]
-    obs = [name for name in left if name not in words and name not in acts]
-    return typed + [_typed(key, names) for key, names in (("obs", obs), ("act", acts), ("ignore", ignored)) if names]
+            typed.append((key, found))
+    ignored = [name for name in unknown if name in guesses.empty or (name in left and name in guesses.words)]
+    acts = [name for name in left if name not in guesses.words and _ACT_WORDS.search(name)]
+    obs = [name for name in left if name not in guesses.words and name not in acts]
+    return typed + [(key, names) for key, names in (("obs", obs), ("act", acts), ("ignore", ignored)) if names]
+
+
+def _in_python(typed: Sequence[tuple[str, str | list[str]]]) -> str:
+    """Return a call as a person types it in Python."""
+    words = (f"{key}={['*'] if len(names) > _MOST_LISTED else names!r}" for key, names in typed)
+    return f"Trajectories.from_frame(df, {', '.join(words)})"
 
 
 def _typed(key: str, names: str | Sequence[str]) -> str:

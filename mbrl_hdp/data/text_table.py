@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import itertools
+import lzma
 import re
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +21,7 @@ import pandas as pd
 
 from mbrl_hdp.data.csv_source import MAX_BYTES
 from mbrl_hdp.data.plain_files import file_problem
+from mbrl_hdp.data.roles import Guesses
 from mbrl_hdp.errors import DataError, short
 
 _SEPARATORS = ("\t", ";", "|", ",")
@@ -27,6 +32,9 @@ _REMARK = re.compile(r"\s*(#|//|%)")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+")
+_THOUSANDS_COMMA = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_FEW_WORDS = 0.2
+"""Up to this share of words, a column counts as numbers with marks of missing samples."""
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 MISSING_WORDS = ("-", "--", "?", "NaT", "nil", "no data", "No Data", "bad", "Bad")
 """Cells that mark a missing sample, beside empty ones and pandas' own (NA, NaN, null, None, N/A, #N/A, ...)."""
@@ -44,10 +52,11 @@ class TextTable:
         header_line: line of the names, counted from 1.
         separator: what stands between cells; a blank stands for any number of them.
         decimal: the decimal sign.
-        has_thousands: whether points group thousands.
+        thousands: sign that groups thousands; None where there is none.
         units: unit of every column that has one, from a row below the names.
         text: all text below the names (and the units).
         first_line: line at which `text` begins.
+        repeated: line at which the names come again (files that were joined); None where they do not.
     """
 
     path: Path
@@ -55,10 +64,11 @@ class TextTable:
     header_line: int
     separator: str
     decimal: str
-    has_thousands: bool
+    thousands: str | None
     text: str = field(repr=False)
     first_line: int
     units: dict[str, str] = field(default_factory=dict)
+    repeated: int | None = None
 
     @staticmethod
     def open(path: Path) -> TextTable:
@@ -73,33 +83,33 @@ class TextTable:
             raise DataError(f"{path} is empty: a header and rows are needed")
         sample = [line for line in lines[start : start + _SAMPLE_LINES] if line.strip() and not _REMARK.match(line)]
         separator = _find_separator(sample)
-        header = [name.strip() for name in split_cells(lines[start], separator)]
-        rows = [[cell.strip() for cell in split_cells(line, separator)] for line in sample[1:]]
-        if all(_NUMBER.fullmatch(name) for name in header):
-            raise DataError(f"{path}, line {start + 1}: has no names of columns, only numbers; add a line with names")
-        blank = next((place for place, name in enumerate(header) if not name), None)
-        if blank is not None:
-            header = [name or f"column_{place}" for place, name in enumerate(header)]
+        header, is_in_text = _find_header(lines, start, sample, separator)
+        rows = [[cell.strip() for cell in split_cells(line, separator)] for line in sample[is_in_text:]]
         cells = [cell for row in rows for cell in row]
         is_comma = separator != "," and _is_decimal_comma(cells)
-        units = _units(header, rows)
-        body = start + 1
+        units = _units(header, rows) if is_in_text else None
+        body = start + is_in_text
         if units is not None:
             body = next(n for n in range(start + 1, len(lines)) if lines[n].strip() and not _REMARK.match(lines[n])) + 1
+        repeats = [n for n in range(body, len(lines)) if is_in_text and lines[n] == lines[start]]
+        blank = {*repeats, *(n for n in range(body, len(lines)) if _REMARK.match(lines[n]))}
         return TextTable(
             path,
             header,
-            start + 1,
+            max(start + is_in_text, 1),
             separator,
             "," if is_comma else ".",
-            is_comma and any(_THOUSANDS.fullmatch(cell) for cell in cells),
-            "\n".join("" if _REMARK.match(line) else line for line in lines[body:]),
+            _thousands(cells, is_comma),
+            "\n".join("" if number in blank else line for number, line in enumerate(lines[body:], body)),
             body + 1,
             units or {},
+            repeats[0] + 1 if repeats else None,
         )
 
-    def frame(self, columns: Sequence[str], as_text: Sequence[str] = ()) -> pd.DataFrame:
+    def frame(self, columns: Sequence[str], as_text: Sequence[str] = (), missing: Sequence[str] = ()) -> pd.DataFrame:
         """Return some columns as numbers; those of `as_text` (time, episode, context) as they stand.
+
+        `missing` are further words or numbers that mark a missing sample.
 
         Raises:
             DataError: naming line and column of a cell that is no number, or a row of the wrong width.
@@ -112,7 +122,7 @@ class TextTable:
             raise self._find_bad_row() or DataError(f"{self.path} cannot be read as a table: {error}") from error
         self._check_widths(table)
         return pd.DataFrame(
-            {name: table[name] if name in as_text else self._numbers(table[name], name) for name in columns}
+            {name: table[name] if name in as_text else self._numbers(table[name], name, missing) for name in columns}
         )
 
     def _read(self, as_text: Sequence[str]) -> pd.DataFrame:
@@ -126,29 +136,27 @@ class TextTable:
                 index_col=False,
                 dtype=dict.fromkeys(as_text, str),
                 decimal=self.decimal,
-                thousands="." if self.has_thousands else None,
+                thousands=self.thousands,
                 na_values=list(MISSING_WORDS),
                 skipinitialspace=True,
                 on_bad_lines="error",
                 low_memory=False,
             )
 
-    def _numbers(self, column: pd.Series, name: str) -> pd.Series:
-        return to_numbers(column, lambda row: self.place(row, name), self.decimal)
+    def _numbers(self, column: pd.Series, name: str, missing: Sequence[str]) -> pd.Series:
+        return to_numbers(column, lambda row: self.place(row, name), self.decimal, missing)
 
-    def words(self) -> set[str]:
-        """Return the columns whose first rows hold words."""
-        rows = (split_cells(line, self.separator) for line in self.text.split("\n")[:_SAMPLE_LINES] if line.strip())
-        found = set()
-        for row in rows:
-            for name, cell in zip(self.header, row, strict=False):
-                text = cell.strip()
-                is_number = (
-                    _NUMBER.fullmatch(text) or text in MISSING_WORDS or text.lower() in {"nan", "na", *TWO_WORDS}
-                )
-                if text and not is_number:
-                    found.add(name)
-        return found
+    def guesses(self) -> Guesses:
+        """Return which columns hold mostly words, or nothing at all, in the first rows."""
+        rows = [split_cells(line, self.separator) for line in self.text.split("\n")[:_SAMPLE_LINES] if line.strip()]
+        words, empty = set(), set()
+        for name, cells in zip(self.header, itertools.zip_longest(*rows, fillvalue=""), strict=False):
+            texts = [cell.strip() for cell in cells if cell.strip()]
+            if not texts:
+                empty.add(name)
+            elif sum(not _is_number(text) for text in texts) > _FEW_WORDS * len(texts):
+                words.add(name)
+        return Guesses(words, empty)
 
     def place(self, row: int, column: str | None = None) -> str:
         """Return file, line and column of a row of the frame, for messages."""
@@ -185,6 +193,37 @@ class TextTable:
             raise DataError(f"{self.path}, line {self.first_line + before}: {error}") from error
 
 
+def _is_number(text: str) -> bool:
+    is_word = text in MISSING_WORDS or text.lower() in {"nan", "na", *TWO_WORDS}
+    return is_word or bool(_NUMBER.fullmatch(text) or _THOUSANDS_COMMA.fullmatch(text))
+
+
+def _find_header(lines: Sequence[str], start: int, sample: Sequence[str], separator: str) -> tuple[list[str], bool]:
+    """Return the names of the columns, and whether they stand in the first line that is no remark.
+
+    They may also stand in the remark above the numbers (`# t x y`, `%time,x,y`), or nowhere: then columns are numbered.
+    """
+    first = [cell.strip() for cell in split_cells(sample[0], separator)]
+    is_counted = first in ([str(n) for n in range(len(first))], [str(n + 1) for n in range(len(first))])
+    has_names = not all(map(_NUMBER.fullmatch, first)) and not any(map(_DECIMAL_POINT.fullmatch, first))
+    if not has_names and not is_counted:
+        above = [line for line in lines[:start] if line.strip()]
+        names = [name.strip() for name in split_cells(_REMARK.sub("", above[-1]).strip(), separator)] if above else []
+        if len(names) == len(first) and not any(_NUMBER.fullmatch(name) for name in names):
+            return _named(names), False
+        return [f"column_{place}" for place in range(len(first))], False
+    return _named(first), True
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    return [name or f"column_{place}" for place, name in enumerate(names)]
+
+
+def _thousands(cells: Sequence[str], is_decimal_comma: bool) -> str | None:
+    form, sign = (_THOUSANDS, ".") if is_decimal_comma else (_THOUSANDS_COMMA, ",")
+    return sign if any(form.fullmatch(cell) for cell in cells) else None
+
+
 def split_cells(line: str, separator: str) -> list[str]:
     """Split one line; a blank as separator stands for any number of them."""
     if separator == _BLANKS:
@@ -200,9 +239,11 @@ def _decoded(path: Path) -> str:
     if problem is not None:
         raise DataError(f"{path} {problem}")
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        content = _content(path)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > MAX_BYTES:
+        raise DataError(f"{path} has more than {MAX_BYTES:,} bytes when unpacked; at most that many are read")
     encodings = ["utf-16"] if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig", "cp1252"]
     for encoding in encodings:
         try:
@@ -212,6 +253,20 @@ def _decoded(path: Path) -> str:
         if _CONTROL.search(text) is None:
             return text
     raise DataError(f"{path} is not a text file (neither UTF-8 nor UTF-16 nor Windows-1252)")
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file, unpacked by what its name ends in."""
+    packed: dict[str, Callable[[Path], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]] = {
+        ".gz": gzip.GzipFile,
+        ".bz2": bz2.BZ2File,
+        ".xz": lzma.LZMAFile,
+    }
+    opened = packed.get(path.suffix.lower())
+    if opened is None:
+        return path.read_bytes()
+    with opened(path) as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _find_separator(sample: Sequence[str]) -> str:
@@ -242,25 +297,44 @@ def _units(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, st
     return {name: cell.strip("[]() ") for name, cell in zip(header, rows[0], strict=False) if cell.strip("[]() ")}
 
 
-def to_numbers(column: pd.Series, place: Callable[[int], str], decimal: str = ".") -> pd.Series:
+def to_numbers(
+    column: pd.Series, place: Callable[[int], str], decimal: str = ".", missing: Sequence[str] = ()
+) -> pd.Series:
     """Return a column as floats; words for two states (on and off) become 1 and 0.
+
+    Args:
+        column: numbers or text.
+        place: where a row stands, for messages.
+        decimal: the decimal sign; the other one of point and comma groups thousands.
+        missing: words or numbers that mark a missing sample.
 
     Raises:
         DataError: naming the first cell that is no number.
     """
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        return column.astype(float)
+        return _without(column.astype(float), missing)
     text = column.astype("string").str.strip()
+    text = text.mask(text.isin(list(missing)))
     words = text.str.lower().map(TWO_WORDS)
     if words.notna().eq(text.notna()).all():
         return words.astype(float)
-    plain = text.str.replace(".", "", regex=False).str.replace(",", ".", regex=False) if decimal == "," else text
+    if decimal == ",":
+        plain = text.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+    else:
+        is_grouped = text.str.fullmatch(_THOUSANDS_COMMA.pattern).fillna(False)
+        plain = text.mask(is_grouped, text.str.replace(",", "", regex=False))
     numbers = pd.to_numeric(plain, errors="coerce").astype(float)
     refused = (numbers.isna() & text.notna()).to_numpy(bool)
     if refused.any():
         row = int(np.argmax(refused))
+        cell = short(str(text.iloc[row]))
         raise DataError(
-            f"{place(row)}: {short(str(text.iloc[row]))!r} is not a number; correct it, empty the cell if it marks a "
-            f"missing sample, or leave the column out by ignore=[{column.name}]"
+            f"{place(row)}: {cell!r} is not a number; correct it, say missing=['{cell}'] if it marks a missing "
+            f"sample, or leave the column out by ignore=['{column.name}']"
         )
-    return numbers
+    return _without(numbers, missing)
+
+
+def _without(numbers: pd.Series, missing: Sequence[str]) -> pd.Series:
+    marks = pd.to_numeric(pd.Series(list(missing), dtype="string"), errors="coerce").dropna()
+    return numbers.mask(numbers.isin(marks.astype(float).tolist())) if len(marks) else numbers

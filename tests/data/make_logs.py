@@ -1,4 +1,4 @@
-"""Write ten logs as different people and programs write them: `python tests/data/make_logs.py` (seeded).
+"""Write fifteen logs as different people and programs write them: `python tests/data/make_logs.py` (seeded).
 
 Each file comes with the settings that read it and the numbers that must come out.
 """
@@ -6,6 +6,7 @@ Each file comes with the settings that read it and the numbers that must come ou
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,6 +209,73 @@ def press_txt() -> Case:
     return Case("\r\n".join(out).encode("utf-16"), words, made.obs, made.act, 30.0)
 
 
+def mill_csv() -> Case:
+    """An American plant: date and time in two columns, thousands with commas in quotes, joined files."""
+    made = machine(11, [60, 70])
+    names = '"Date","Time","Flow, gpm","Press.","Valve %"'
+    out = []
+    for number, (obs, act) in enumerate(zip(made.obs, made.act, strict=True)):
+        out.append(names)
+        row_of = np.column_stack([1000 + 100 * obs[:, 0], obs[:, 1]]).round(3)
+        for step, (row, drive) in enumerate(zip(row_of, act, strict=True)):
+            when = stamp(36000 * number + 15 * step, '"%m/%d/%Y","%I:%M:%S %p"', START + dt.timedelta(days=10))
+            out.append(f'{when},"{row[0]:,.3f}",{row[1]},{drive[0]}')
+        made.obs[number] = row_of
+    words = ["time=[Date,Time]", "obs=[Flow*,Press.]", "act=Valve*"]
+    return Case("\r\n".join(out).encode(), words, made.obs, made.act, 15.0)
+
+
+def historian_csv() -> Case:
+    """A historian: bad values as words, day-month-year with the month's name, every tag with dots."""
+    made = machine(12, [80, 60])
+    out = ["TimeStamp,FIC101.PV,TI203.PV,FIC101.OP"]
+    for number, (obs, act) in enumerate(zip(made.obs, made.act, strict=True)):
+        for step, (row, drive) in enumerate(zip(obs, act, strict=True)):
+            cells = ["Bad Input" if (step + 7 * column) % 29 == 5 else f"{row[column]}" for column in range(2)]
+            row[[cell == "Bad Input" for cell in cells]] = np.nan
+            out.append(f"{stamp(86400 * number + 5 * step, '%d-%b-%y %H:%M:%S')},{','.join(cells)},{drive[0]}")
+    words = ["time=TimeStamp", "obs=[FIC101.PV,TI203.PV]", "act=FIC101.OP", 'missing=["Bad Input"]']
+    return Case("\n".join(out).encode(), words, made.obs, made.act, 5.0)
+
+
+def bag_csv() -> Case:
+    """A robot's bag: names behind a percent sign, nanoseconds since 1970."""
+    made = machine(13, [90, 60])
+    out = ["%time,field.header.seq,field.twist.linear.x,field.twist.angular.z,field.cmd"]
+    for number, (obs, act) in enumerate(zip(made.obs, made.act, strict=True)):
+        for step, (row, drive) in enumerate(zip(obs, act, strict=True)):
+            when = 1_710_136_800_000_000_000 + 60_000_000_000 * number + 10_000_000 * step
+            out.append(f"{when},{len(out)},{row[0]},{row[1]},{drive[0]}")
+    words = ["time=time", "obs=[*linear.x,*angular.z]", "act=field.cmd", "ignore=[*seq]"]
+    return Case("\n".join(out).encode(), words, made.obs, made.act, 0.01)
+
+
+def night_csv_gz() -> Case:
+    """A packed file whose clock has no date and passes midnight."""
+    made = machine(14, [150])
+    start = dt.datetime(2024, 3, 11, 23, 59, 40)
+    out = ["clock,force,position,cmd"]
+    for step, (row, drive) in enumerate(zip(made.obs[0], made.act[0], strict=True)):
+        out.append(f"{stamp(0.25 * step, '%H:%M:%S.%f', start)[:-3]},{row[0]},{row[1]},{drive[0]}")
+    words = ["time=clock", "obs=[force,position]", "act=cmd"]
+    return Case(gzip.compress("\n".join(out).encode(), mtime=0), words, made.obs, made.act, 0.25)
+
+
+def weather_csv() -> Case:
+    """A weather station: dates as one number, -9999 for missing, a separator at the end, rows twice, any order."""
+    made = machine(15, [144])
+    rows = []
+    for step, (row, drive) in enumerate(zip(made.obs[0], made.act[0], strict=True)):
+        if step in {3, 77, 140}:
+            row[0] = np.nan
+        temperature = -9999 if np.isnan(row[0]) else row[0]
+        rows.append(f"10384;{stamp(600 * step, '%Y%m%d%H%M')};{temperature};{row[1]};{drive[0]};")
+    order = np.random.default_rng(150).permutation([*range(len(rows)), 20, 21])
+    out = ["STATION;DATE;T2M;RH;VENT;", *(rows[place] for place in order)]
+    words = ["time=DATE", "obs=[T2M,RH]", "act=VENT", "ignore=[*]", "missing=[-9999]"]
+    return Case("\n".join(out).encode(), words, made.obs, made.act, 600.0)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "pump_de.csv": pump_de,
     "rover.tsv": rover_tsv,
@@ -219,6 +287,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "events.csv": events_csv,
     "plant.csv": plant_csv,
     "press.txt": press_txt,
+    "mill.csv": mill_csv,
+    "historian.csv": historian_csv,
+    "bag.csv": bag_csv,
+    "night.csv.gz": night_csv_gz,
+    "weather.csv": weather_csv,
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from mbrl_hdp.data.clock import to_seconds
 from mbrl_hdp.data.logs import log_from_frame
-from mbrl_hdp.data.roles import LogConfig, assign
+from mbrl_hdp.data.roles import Guesses, LogConfig, assign
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DataError
 
@@ -14,7 +14,7 @@ NAMES = ["stamp", "operator", "temp_in", "temp_out", "valve", "shift"]
 
 
 def roles(**words):
-    return assign(NAMES, LogConfig(**words), "log.csv, line 1", {"operator"})
+    return assign(NAMES, LogConfig(**words), "log.csv, line 1", Guesses({"operator"}))
 
 
 def test_names_patterns_and_the_rest():

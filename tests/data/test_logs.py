@@ -1,17 +1,28 @@
-"""Logs of ten habits: each file goes in with one command, and the right numbers come out."""
+"""Logs of many habits: each file goes in with one command, and the right numbers come out."""
 
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from mbrl_hdp import Trajectories
 from mbrl_hdp.cli import main
 from mbrl_hdp.data.files import read_log
+from mbrl_hdp.data.roles import LogConfig
+from mbrl_hdp.errors import DataError
 from mbrl_hdp.experiments.fit_command import prepare, run_job
 from mbrl_hdp.experiments.label_command import label_file
 from tests.data.make_logs import CASES, FOLDER
 
-QUICK = ["dynamics=linear", "max_contexts=2", "fit.num_steps=3", "fit.polish_steps=1", "fit.num_restarts=1"]
+QUICK = [
+    "dynamics=linear",
+    "max_contexts=2",
+    "fit.num_steps=3",
+    "fit.polish_steps=1",
+    "fit.num_restarts=1",
+    "fit.start=random",
+]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -48,3 +59,77 @@ def test_one_command_each(name, tmp_path):
     assert (tmp_path / "again.csv").read_text() == (out / "labels.csv").read_text()
     columns = json.loads((out / "columns.json").read_text())
     assert len(columns["obs"]) == case.obs[0].shape[1]
+
+
+class TestHabits:
+    """What strangers' files have; `tests/data/make_logs.py` has whole ones."""
+
+    def write(self, folder, text, name="log.csv"):
+        (folder / name).write_text(text)
+        return folder / name
+
+    def test_a_file_without_names_is_numbered(self, tmp_path):
+        path = self.write(tmp_path, "0.0,1.5,2\n0.5,1.6,3\n1.0,1.7,4\n")
+        with pytest.raises(DataError, match=r"obs=\[column_0,column_1,column_2\]"):
+            read_log(path, LogConfig())
+        log = read_log(path, LogConfig(time="column_0", obs="column_1", ignore="*"))
+        np.testing.assert_allclose(log.data.obs[0, :, 0], [1.5, 1.6, 1.7])
+
+    def test_names_in_a_remark_and_numbers_as_names(self, tmp_path):
+        remark = self.write(tmp_path, "# made by numpy\n# t x y\n0.0 1.5 2.0\n0.5 1.6 3.0\n", "a.txt")
+        assert read_log(remark, LogConfig(time="t", obs=["x", "y"])).obs_names == ("x", "y")
+        counted = self.write(tmp_path, "0,1\n1.5,2\n1.6,3\n")
+        log = read_log(counted, LogConfig(obs=[0, 1]))
+        np.testing.assert_allclose(log.data.obs[0], [[1.5, 2], [1.6, 3]])
+
+    def test_names_that_come_again_need_a_clock(self, tmp_path):
+        path = self.write(tmp_path, "t,x\n0,1.5\n1,1.6\nt,x\n0,1.9\n1,2.0\n2,2.1\n3,2.2\n4,2.3\n5,2.4\n")
+        with pytest.raises(DataError, match="line 4: the names of the columns come again"):
+            read_log(path, LogConfig(obs="x", ignore="t"))
+
+    def test_a_folder_and_a_pattern_of_files(self, tmp_path):
+        for number, first in ((2, 5.5), (10, 7.5)):
+            self.write(tmp_path, f"t,x\n0,{first}\n1,6.5\n2,6.6\n", f"run_{number}.csv")
+        for source in (tmp_path, f"{tmp_path}/run_*.csv"):
+            log = read_log(source, LogConfig(time="t", obs="x"))
+            np.testing.assert_allclose(log.data.obs[:, 0, 0], [5.5, 7.5])
+            assert log.episode_names == ("run_2.csv", "run_10.csv")
+        self.write(tmp_path, "t,x\n0,1\n9,6.5\n18,6.6\n", "run_11.csv")
+        with pytest.raises(DataError, match=r"run_11.csv: sampling changes from 1 to 9 s"):
+            read_log(tmp_path, LogConfig(time="t", obs="x"))
+
+    def test_what_marks_missing_samples_is_suggested(self, tmp_path):
+        path = self.write(tmp_path, "x,y\n1.5,2\nBad,3\noops,4\n1.7,-999\n1.8,5\n1.9,6\n")
+        with pytest.raises(DataError, match=r"line 4, column 'x': 'oops' is not a number.* missing=\['oops'\]"):
+            read_log(path, LogConfig(obs=["x", "y"]))
+        log = read_log(path, LogConfig(obs=["x", "y"], missing="oops"))
+        assert np.isnan(log.data.obs[0, 1:3, 0]).all()
+        note = "y is -999 in 1 row, far from its other values: if that marks missing samples, add missing=[-999]"
+        assert log.notes == (note,)
+
+    def test_one_reading_a_row_is_explained(self, tmp_path):
+        path = self.write(tmp_path, "t,tag,value\n0,temp,1.5\n0,flow,1.6\n1,temp,1.7\n")
+        with pytest.raises(DataError, match=r"df.pivot\(index=..., columns='tag', values='value'\)"):
+            read_log(path, LogConfig())
+
+    @pytest.mark.parametrize("name", ["sheet.xlsx", "runs/*.csv", "nothing"])
+    def test_what_is_no_table_says_what_to_do(self, name, tmp_path):
+        (tmp_path / "nothing").mkdir()
+        with pytest.raises(DataError, match=r"save the sheet as CSV|no text file matches|folder without"):
+            read_log(tmp_path / name, LogConfig())
+
+    def test_a_damaged_packed_file(self, tmp_path):
+        (tmp_path / "a.csv.gz").write_bytes(b"\x1f\x8b\x08junk")
+        with pytest.raises(DataError, match=r"a\.csv\.gz cannot be read"):
+            read_log(tmp_path / "a.csv.gz", LogConfig(obs="x"))
+
+    def test_a_table_in_python_gets_python_to_type(self):
+        frame = pd.DataFrame({"mass": [1, 2, 4], "stamp": [0, 1, 2], "x": 1.5, "who": "a"})
+        with pytest.raises(DataError, match=r"Trajectories.from_frame\(df, time='stamp', obs=\['mass', 'x'\], ignore="):
+            Trajectories.from_frame(frame)
+
+    def test_a_model_needs_no_column_that_was_left_out(self, tmp_path):
+        path = self.write(tmp_path, "x,y\n1.5,2\n1.6,3\n")
+        with pytest.raises(DataError, match="ignore=operator"):
+            read_log(path, LogConfig(obs="x", ignore=["operator", "y"]))
+        assert read_log(path, LogConfig(obs="x", ignore=["operator", "y"]), rest=True).obs_names == ("x",)
