@@ -111,7 +111,7 @@ class GuardedAgent(Agent):
         return act
 
     def observe(self, packed: Vector, act: Vector, reward: float, next_packed: Vector, terminated: bool) -> None:
-        """Take in a step."""
+        """Record a step."""
         with self._plugin.reporting("failed in observe()"):
             self.agent.observe(packed, act, reward, next_packed, terminated)
 
@@ -121,7 +121,7 @@ class GuardedAgent(Agent):
             self.agent.watch(packed, act, next_packed)
 
     def end_episode(self) -> Mapping[str, float]:
-        """Take in the end of an episode."""
+        """Record the end of an episode."""
         with self._plugin.reporting("failed in end_episode()"):
             return _metrics(self.agent.end_episode())
 
@@ -178,5 +178,5 @@ class GuardedAgent(Agent):
 
 
 def _metrics(found: Mapping[str, float]) -> dict[str, float]:
-    """Take metrics as plain numbers."""
+    """Return metrics as plain numbers."""
     return {str(name): float(value) for name, value in found.items()}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -25,9 +26,11 @@ from mbrl_hdp.experiments.config import (
     registry_for,
 )
 from mbrl_hdp.experiments.run_folder import CONFIG, check_can_hold, first_difference, needs_trust, read_config
-from mbrl_hdp.experiments.summary import Evaluation
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.runtime import configure
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.summary import Evaluation
 
 # Hydra's flags that take a value of their own; everything else that starts with a dash takes none.
 _VALUE_FLAGS = {
@@ -175,7 +178,7 @@ def _resume(name: str, has_more: bool, is_trusted: bool, finish: Finish | None) 
 
 @contextmanager
 def _go_on_note(folder: Path, is_trusted: bool) -> Iterator[None]:
-    """Say with whatever ends a run that has begun how to go on with it."""
+    """Add to any error that ends a started run how to resume it."""
     try:
         yield
     except BaseException as error:
@@ -185,7 +188,8 @@ def _go_on_note(folder: Path, is_trusted: bool) -> Iterator[None]:
 
 
 def _closing_line(result: Evaluation, folder: Path) -> str:
-    return f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {len(result.returns)} episodes; {folder}"
+    count = "1 episode" if len(result.returns) == 1 else f"{len(result.returns)} episodes"
+    return f"return {result.return_mean:.2f} +- {result.return_std:.2f} over {count}; {folder}"
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -236,8 +240,10 @@ def _run(config: DictConfig, finish: Finish | None) -> float:
     with atomic_path(folder / CONFIG) as path:
         OmegaConf.save(config, path, resolve=True)
     with _go_on_note(folder, is_trusted=needs_trust(read_config(folder))):
+        from mbrl_hdp.experiments.history import note_start
         from mbrl_hdp.experiments.loop import train
 
+        note_start(folder)
         registry = load_registry(disable=typed.disable_plugins, strict=typed.strict_plugins)
         result = train(typed, registry, folder)
         if finish is not None:

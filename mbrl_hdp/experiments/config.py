@@ -221,7 +221,7 @@ def _check_options(groups: Mapping[str, Any], registry: Registry) -> None:
 
 
 def _take_free_keys(config: DictConfig, words: Mapping[str, Any]) -> None:
-    """Take over whole dictionaries whose keys no schema knows (keyword arguments), which a merge would refuse."""
+    """Copy whole dictionaries whose keys are in no schema (keyword arguments), which a merge would reject."""
     for key in list(config):
         node, value = config._get_node(key), words.get(str(key))
         if isinstance(node, DictConfig) and isinstance(value, Mapping):

@@ -25,7 +25,7 @@ class Record:
     """One episode and what the agent believed during it.
 
     Attributes:
-        episode: observations, actions, rewards and, where the environment tells, true contexts (for scoring only).
+        episode: observations, actions, rewards and, where they are known, true contexts (for scoring only).
         beliefs: what filled the slot beside every observation, `L+1 K`; None for random episodes of belief agents.
         labels: arg max of the filter after every step, among the kept contexts, or the agent's own contexts; None
             where there are none.

@@ -44,10 +44,13 @@ def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str
     """Return which override is wrong and what would be right."""
     groups = _groups(compose)
     base = _base_config(overrides, groups, compose)
-    for override in parse_overrides(overrides):
+    parsed = parse_overrides(overrides)
+    # A wrong name first: with it, the right overrides beside it do not compose either.
+    for override in parsed:
         message = _explain_group(override, groups) or _explain_key(override, groups, base)
         if message:
             return message
+    for override in parsed:
         if not _composes(override, groups, overrides, compose):
             return f"{override.input_line}: {_first_lines(error)}"
     return _first_lines(error)

@@ -20,7 +20,8 @@ import gymnasium
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
 
 PACKAGE = "mbrl_hdp"
-# Modules whose effect is in the resolved configuration, which identifies a cell as well, or that only name and report.
+# Modules whose effect is in the resolved configuration, which identifies a cell as well, or that only name and report;
+# and the readers of files that people bring: cells simulate their data.
 _WITHOUT_EFFECT = frozenset(
     {
         PACKAGE,
@@ -30,6 +31,12 @@ _WITHOUT_EFFECT = frozenset(
         f"{PACKAGE}.experiments.explain",
         f"{PACKAGE}.experiments.fingerprint",
         f"{PACKAGE}.experiments.fit_settings",
+        *(
+            f"{PACKAGE}.data.{name}"
+            for name in ("clock", "csv_files", "csv_layout", "csv_source", "file_names", "files")
+        ),
+        *(f"{PACKAGE}.data.{name}" for name in ("logs", "many_files", "minari_files", "parquet_files", "roles")),
+        f"{PACKAGE}.data.text_table",
     }
 )
 _WITHOUT_MEANING = frozenset({"annotation", "returns", "type_comment", "type_params", "kind", "ctx"})

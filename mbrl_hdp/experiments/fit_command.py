@@ -15,7 +15,7 @@ from mbrl_hdp.data.files import read_log
 from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.reduction import Reduction, remarks
-from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.errors import ConfigError, short
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
 from mbrl_hdp.experiments.explain import parse_overrides
@@ -70,7 +70,10 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     sources = [word for word in words if _is_source(word)]
     overrides = [word for word in words if not _is_source(word)]
     if len(sources) > 1:
-        raise ConfigError(f"one data file at a time, got {', '.join(sources)}; write settings as key=value")
+        raise ConfigError(
+            f"one source of data, got {', '.join(map(short, sources[:3]))}{', ...' if len(sources) > 3 else ''}; of "
+            "several files name the folder, or a pattern in quotes ('runs/*.csv'); write settings as key=value"
+        )
     for override in parse_overrides(overrides):
         if override.is_sweep_override():
             raise ConfigError(f"{override.input_line}: one value at a time; run `mbrl-hdp fit` once for each")

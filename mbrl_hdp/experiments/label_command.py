@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.files import read_log
-from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.logs import Log, count_of
 from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import ConfigError, DataError, did_you_mean
 from mbrl_hdp.experiments.columns import ColumnNames
@@ -120,7 +120,7 @@ def describe(model: ContextModel, found: Analysis, out: str) -> str:
     counts = np.bincount(found.most_likely[data.is_step], minlength=model.num_contexts)
     shares = ", ".join(f"context {k} {count / counts.sum():.1%}" for k, count in enumerate(counts))
     lines = [
-        f"{data.num_transitions} steps of {data.num_episodes} episodes -> {out}",
+        f"{count_of(data.num_transitions, 'step')} of {count_of(data.num_episodes, 'episode')} -> {out}",
         f"share of steps: {shares}",
         f"log-likelihood per step: {found.log_likelihood_per_step:.4g}" + _compared(model, found),
     ]

@@ -67,7 +67,7 @@ class Run:
             self.tracker = NothingTracker(obs_dim)
 
     def use_model(self, model: ContextModel) -> None:
-        """Take a new model; beliefs come from it from now on."""
+        """Use a new model; beliefs are computed with it from now on."""
         self.model = model
         if self.agent.spec.sees == "belief":
             self.tracker = BeliefTracker(model)
@@ -336,7 +336,7 @@ def what_switches_cost(run: Run, records: list[Record], log: RunLog | SilentLog)
 
 
 def _resume(run: Run, log: RunLog, snapshot: Callable[[Run], Snapshot] | None) -> int:
-    """Take the last checkpoint; return the epoch to go on with."""
+    """Restore the last checkpoint; return the epoch to continue with."""
     if snapshot is None:
         return 0
     found = snapshot(run)

@@ -53,7 +53,7 @@ class SilentLog:
         self._lines.says(words)
 
     def warns(self, words: str) -> None:
-        """Say what the user should know."""
+        """Print a message for the user."""
         self._bar.console.print(f"warning: {words}", highlight=False, markup=False, soft_wrap=True)
 
     def phase(self, num_steps: int) -> None:
@@ -95,7 +95,7 @@ class RunLog:
         self._lines.says(words)
 
     def warns(self, words: str) -> None:
-        """Say what the user should know, here and in app.log."""
+        """Print a message for the user and write it to app.log."""
         _LOG.warning(words)
         self._bar.console.print(f"warning: {words}", highlight=False, markup=False, soft_wrap=True)
 
@@ -146,7 +146,7 @@ class RunLog:
 
 
 def _wait_for_a_later_name(folder: Path) -> None:
-    """Let the second of the newest event file pass.
+    """Wait until the second in the newest event file's name is over.
 
     Readers take event files in the order of their names, `events.out.tfevents.SECOND.HOST.PROCESS.NUMBER`: of two of
     one second the wrong one might count as the later.

@@ -9,14 +9,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import ConfigError, MbrlHdpError, did_you_mean
 from mbrl_hdp.experiments.config import MAX_SEED
 from mbrl_hdp.experiments.studies import load_study, study_names
+from mbrl_hdp.experiments.studies.drawings import Drawing
 from mbrl_hdp.experiments.studies.records import append_record, changes, read_records, records_path, state_counts
 from mbrl_hdp.experiments.studies.study import (
     CURRENT,
@@ -35,6 +36,8 @@ from mbrl_hdp.experiments.studies.study import (
 # A change here that is not committed is mentioned in the record.
 _SOURCES = ("mbrl_hdp", "plugins", "conf")
 _MANY_STALE = 20
+# Folder of the figures, beside the pages.
+FIGURES = "figures"
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class ReproduceOptions:
         sizes: only these max_contexts; all by default.
         share: (index, count): run only every count-th cell from index on, without writing the page.
         is_page_only: write the pages from the cells that are there; run nothing.
+        only: run only the cells whose setting of this name has one of these values; all by default.
     """
 
     seeds: Sequence[int] | None = None
@@ -58,6 +62,7 @@ class ReproduceOptions:
     sizes: Sequence[int] | None = None
     share: tuple[int, int] | None = None
     is_page_only: bool = False
+    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -65,8 +70,16 @@ class ReproduceOptions:
         return self.out / "quick" if self.is_quick else self.out
 
 
-def reproduce(name: str, options: ReproduceOptions) -> list[Path]:
-    """Run the cells of a study (or of `all`) that are not up to date and write its pages; return their paths."""
+@dataclass(frozen=True)
+class WrittenPage:
+    """A page that was written, and the figures that it shows, which are drawn into the folder `figures` beside it."""
+
+    path: Path
+    drawings: Sequence[Drawing] = ()
+
+
+def reproduce(name: str, options: ReproduceOptions) -> list[WrittenPage]:
+    """Run the cells of a study (or of `all`) that are not up to date and write its pages; return them."""
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
     if any(not 0 <= seed <= MAX_SEED for seed in options.seeds or ()):
@@ -77,10 +90,32 @@ def reproduce(name: str, options: ReproduceOptions) -> list[Path]:
         if not known & set(options.sizes):
             there = _listed(sorted(known)) or "no sizes"
             raise ConfigError(f"--sizes {_listed(options.sizes)}: {name} has no such cell; it has {there}")
+    _check_only(studies, options)
     if any(place.exists() and not place.is_dir() for place in (options.folder, *options.folder.parents)):
         raise ConfigError(f"--out {options.out}: there is a file of that name; choose a folder")
     options.folder.mkdir(parents=True, exist_ok=True)
     return [_reproduce(study, options) for study in studies]
+
+
+def _check_only(studies: Sequence[Study], options: ReproduceOptions) -> None:
+    """Raise if `--only` selects no cell at all."""
+    cells = [cell for study in studies for cell in study.cells(options.seeds, options.is_quick)]
+    known = {key for cell in cells for key in cell}
+    for key, values in options.only.items():
+        if key not in known:
+            raise ConfigError(f"--only {key}=...: no cell has this setting; {did_you_mean(key, sorted(known))}")
+        there = sorted({_shown(cell[key]) for cell in cells if key in cell})
+        if not set(values) & set(there):
+            raise ConfigError(f"--only {key}={','.join(values)}: no such cell; there are {', '.join(there)}")
+
+
+def _is_selected(cell: Settings, only: Mapping[str, Sequence[str]]) -> bool:
+    return all(key in cell and _shown(cell[key]) in values for key, values in only.items())
+
+
+def _shown(value: object) -> str:
+    """Return a setting as `--only` takes it: parts of the model by their names."""
+    return str(value["name"] if isinstance(value, dict) and "name" in value else value)
 
 
 def stale(name: str, options: ReproduceOptions) -> tuple[list[list[str]], list[str]]:
@@ -122,7 +157,7 @@ def _studies(name: str) -> list[Study]:
     return [load_study(each) for each in (names if name == "all" else [name])]
 
 
-def _reproduce(study: Study, options: ReproduceOptions) -> Path:
+def _reproduce(study: Study, options: ReproduceOptions) -> WrittenPage:
     if options.is_page_only:
         return write_page(study, options)
     if options.jobs > 1 and options.share is None:
@@ -130,7 +165,7 @@ def _reproduce(study: Study, options: ReproduceOptions) -> Path:
     else:
         run_missing(study, options)
     if options.share is not None:
-        return records_path(study.name, options.folder)
+        return WrittenPage(records_path(study.name, options.folder))
     return write_page(study, options)
 
 
@@ -144,6 +179,7 @@ def run_missing(study: Study, options: ReproduceOptions) -> int:
             print(
                 f"{study.name} has no cell of --sizes {_listed(options.sizes)}; it has {_listed(known) or 'no sizes'}"
             )
+    cells = [cell for cell in cells if _is_selected(cell, options.only)]
     if options.share is not None:  # of all cells: what is done changes while other processes work
         cells = cells[options.share[0] :: options.share[1]]
     done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
@@ -159,7 +195,7 @@ def run_missing(study: Study, options: ReproduceOptions) -> int:
     return len(cells)
 
 
-def write_page(study: Study, options: ReproduceOptions) -> Path:
+def write_page(study: Study, options: ReproduceOptions) -> WrittenPage:
     """Write a study's page from the cells that are finished; stale ones are shown and marked."""
     cells = study.cells(None, options.is_quick)
     own = {cell_key(cell) for cell in cells}
@@ -172,10 +208,13 @@ def write_page(study: Study, options: ReproduceOptions) -> Path:
     text += [f"{len(records)} of {len(cells)} cells are finished.{_stale_words(records)}", ""]
     if page is not None:
         is_stale = any(record.state != CURRENT for record in records)
-        text += [_gates(page.gates, is_stale), "", page.body, "", _provenance(study, records), ""]
+        text += [_gates(page.gates, is_stale), "", page.body, ""]
+        for drawing in page.drawings:
+            text += [f"![{drawing.caption}]({FIGURES}/{drawing.name}.png)", "", drawing.caption, ""]
+        text += [_provenance(study, records), ""]
     with atomic_path(path) as temporary:
         temporary.write_text("\n".join(text))
-    return path
+    return WrittenPage(path, page.drawings if page is not None else ())
 
 
 def _stale_words(records: list[CellRecord]) -> str:
@@ -222,6 +261,22 @@ def share_of(words: str | None) -> tuple[int, int] | None:
     return int(index), int(count)
 
 
+def only_of(words: Sequence[str]) -> dict[str, list[str]]:
+    """Read `setting=value,value` for each word.
+
+    Example:
+        >>> only_of(["agent=C-CEM,C-SAC", "task=drone"])
+        {'agent': ['C-CEM', 'C-SAC'], 'task': ['drone']}
+    """
+    found = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        if not (key and equals and values):
+            raise ConfigError(f"--only takes setting=value, as in agent=C-CEM, got {word!r}")
+        found[key] = values.split(",")
+    return found
+
+
 def _git(root: Path, *words: str) -> str:
     return subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True, text=True).stdout.strip()
 
@@ -238,6 +293,7 @@ def _child_words(name: str, options: ReproduceOptions, index: int) -> list[str]:
     words += ["--share", f"{index}/{options.jobs}"]
     words += ["--quick"] if options.is_quick else []
     words += ["--seeds", *map(str, options.seeds)] if options.seeds else []
+    words += ["--only", *(f"{key}={','.join(values)}" for key, values in options.only.items())] if options.only else []
     return words + (["--sizes", *map(str, options.sizes)] if options.sizes else [])
 
 

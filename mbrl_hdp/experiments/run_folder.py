@@ -84,7 +84,7 @@ def _leaves(words: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_links(folder: Path) -> None:
-    """Refuse links that lead out of a run directory: writing to them would write somewhere else.
+    """Raise if a link leads out of a run directory: writing to it would write somewhere else.
 
     Raises:
         CheckpointError: naming the link.
@@ -100,7 +100,7 @@ def check_links(folder: Path) -> None:
 
 
 def check_trust(words: Mapping[str, Any], folder: Path, is_trusted: bool) -> None:
-    """Refuse a run that would import somebody's code unless it is trusted; never import from the run directory.
+    """Raise if a run would import foreign code and is not trusted; never import from the run directory.
 
     Raises:
         ConfigError: naming every module that would be imported and the setting that asks for it.

@@ -11,6 +11,7 @@ from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.experiments.checkpoint import Snapshot, latest_snapshot, write_snapshot
 from mbrl_hdp.experiments.config import MainConfig, load_config_file
+from mbrl_hdp.experiments.history import note_start
 from mbrl_hdp.experiments.loop import Run, evaluate, reported, start_run, train, write_agent_files
 from mbrl_hdp.experiments.metrics import SilentLog
 from mbrl_hdp.experiments.run_folder import check_trust, read_config
@@ -29,6 +30,7 @@ def resume(folder: Path, is_trusted: bool = False) -> Evaluation:
         is_trusted: let it import the modules that its settings name.
     """
     config, registry = _open(folder, is_trusted)
+    note_start(folder)
     return train(config, registry, folder)
 
 

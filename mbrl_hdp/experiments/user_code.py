@@ -31,7 +31,7 @@ class Steps(NamedTuple):
 
 
 def search_here() -> None:
-    """Let modules in the current directory be imported, as `python -m` does and an installed command does not."""
+    """Make modules in the current directory importable, as `python -m` does and an installed command does not."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path and not _is_closed(Path(here)):
         sys.path.insert(0, here)
@@ -103,7 +103,7 @@ def check_reward(key: str, function: RewardFn, steps: Steps) -> None:
     """Try a reward function of (act, next_obs).
 
     Raises:
-        ConfigError: if it fails or gives anything but finite numbers `B 1`.
+        ConfigError: if it fails or returns anything but finite numbers `B 1`.
     """
     if uses_context(function):
         raise ConfigError(
@@ -112,11 +112,11 @@ def check_reward(key: str, function: RewardFn, steps: Steps) -> None:
         )
     found = _try(key, function, steps)
     if not found.is_floating_point():
-        raise ConfigError(f"{key} gives {found.dtype}; rewards are floating-point numbers")
+        raise ConfigError(f"{key} returns {found.dtype}; rewards are floating-point numbers")
     if not bool(found.isfinite().all()):
         row = int((~found.isfinite()).any(-1).nonzero()[0])
         raise ConfigError(
-            f"{key} gives {found[row].item()} for act {_words(steps.act[row])} and next_obs "
+            f"{key} returns {found[row].item()} for act {_words(steps.act[row])} and next_obs "
             f"{_words(steps.next_obs[row])}, a step of the environment; rewards must be finite"
         )
 
@@ -124,10 +124,10 @@ def check_reward(key: str, function: RewardFn, steps: Steps) -> None:
 def watched(key: str, function: RewardFn) -> RewardFn:
     """Return a user's reward function that is checked whenever a planner calls it.
 
-    A plan may imagine states that overflow: only what it gives for ordinary ones counts.
+    A plan may imagine states that overflow: only what it returns for ordinary ones counts.
 
     Raises:
-        StepError: when called, if the function fails or gives anything but finite numbers `B 1`.
+        StepError: when called, if the function fails or returns anything but finite numbers `B 1`.
     """
 
     @functools.wraps(function)
@@ -138,13 +138,13 @@ def watched(key: str, function: RewardFn) -> RewardFn:
         except Exception as error:  # a user's function may fail in any way
             raise StepError(f"{key} failed: {type(error).__name__}: {error} (--debug shows where)") from error
         if not isinstance(found, Tensor) or found.shape != (len(next_obs), 1):
-            raise StepError(f"{key} gives {_shape(found)}; [{len(next_obs)}, 1] is needed")
+            raise StepError(f"{key} returns {_shape(found)}; [{len(next_obs)}, 1] is needed")
         is_wrong = ~found.isfinite()
         if bool(is_wrong.any()):
             is_wrong = is_wrong & (torch.cat([act, next_obs], -1).abs() <= _ORDINARY).all(-1, keepdim=True)
             if bool(is_wrong.any()):
                 row = int(is_wrong.nonzero()[0, 0])
-                raise StepError(f"{key} gives {found[row].item()} for act {_words(act[row])} and next_obs "
+                raise StepError(f"{key} returns {found[row].item()} for act {_words(act[row])} and next_obs "
                                 f"{_words(next_obs[row])}, which a plan imagines; rewards must be finite")  # fmt: skip
         return found
 
@@ -159,11 +159,11 @@ def check_termination(key: str, function: RewardFn, steps: Steps) -> None:
     """Try a termination function of (act, next_obs).
 
     Raises:
-        ConfigError: if it fails or gives anything but truth values `B 1`.
+        ConfigError: if it fails or returns anything but truth values `B 1`.
     """
     found = _try(key, function, steps)
     if found.dtype != torch.bool:
-        raise ConfigError(f"{key} gives {found.dtype}; it must tell True or False (torch.bool) for every row")
+        raise ConfigError(f"{key} returns {found.dtype}; it must return True or False (torch.bool) for every row")
 
 
 def _try(key: str, function: RewardFn, steps: Steps) -> Tensor:
@@ -175,9 +175,9 @@ def _try(key: str, function: RewardFn, steps: Steps) -> Tensor:
     except Exception as error:  # a user's function may fail in any way
         raise ConfigError(f"{key} fails ({type(error).__name__}: {error}); {asked} {wanted}") from error
     if not isinstance(found, Tensor):
-        raise ConfigError(f"{key} gives a {type(found).__name__}; {asked} {wanted}")
+        raise ConfigError(f"{key} returns a {type(found).__name__}; {asked} {wanted}")
     if found.shape != (len(steps.act), 1):
-        raise ConfigError(f"{key} gives shape {list(found.shape)}; {asked} {wanted} (keep the last axis: x[:, :1])")
+        raise ConfigError(f"{key} returns shape {list(found.shape)}; {asked} {wanted} (keep the last axis: x[:, :1])")
     return found
 
 

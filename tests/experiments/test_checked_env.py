@@ -170,16 +170,16 @@ class TestWatchedReward:
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_what_is_not_finite_for_an_ordinary_step_is_named(self, value):
         with pytest.raises(
-            StepError, match=rf"^env\.reward gives {value} for act \[0\.0\] and next_obs \[2\.0\], which"
+            StepError, match=rf"^env\.reward returns {value} for act \[0\.0\] and next_obs \[2\.0\], which"
         ):
             self.call(lambda _, next_obs: torch.where(next_obs == 2.0, value, next_obs))
         overflown = self.call(lambda _, next_obs: torch.where(next_obs > 1e6, value, next_obs))
         assert overflown.isfinite().tolist() == [[True], [True], [False]]  # a plan may imagine any state
 
     def test_wrong_shapes_and_exceptions_are_named(self):
-        with pytest.raises(StepError, match=r"^env\.reward gives \[3\]; \[3, 1\] is needed$"):
+        with pytest.raises(StepError, match=r"^env\.reward returns \[3\]; \[3, 1\] is needed$"):
             self.call(lambda _, next_obs: next_obs[:, 0])
-        with pytest.raises(StepError, match=r"^env\.reward gives a float; \[3, 1\] is needed$"):
+        with pytest.raises(StepError, match=r"^env\.reward returns a float; \[3, 1\] is needed$"):
             self.call(lambda *_: 1.0)
         with pytest.raises(StepError, match=r"^env\.reward failed: ZeroDivisionError: "):
             self.call(lambda *_: 1 // 0)

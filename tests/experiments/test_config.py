@@ -25,12 +25,15 @@ budgets:
 """
 
 
+REGISTRY = load_registry()
+
+
 def typed(*overrides):
-    return check_config(load_config(overrides))
+    return check_config(load_config(overrides, REGISTRY))
 
 
 def budget(env, profile, agent, *more):
-    return run_budget(typed(f"env={env}", f"profile={profile}", f"agent={agent}", *more), load_registry())
+    return run_budget(typed(f"env={env}", f"profile={profile}", f"agent={agent}", *more), REGISTRY)
 
 
 class TestBudget:
@@ -163,7 +166,7 @@ def test_presets_compose(preset):
     is_paper = preset.startswith("paper/")
     assert config.profile == ("paper" if is_paper else "fast")
     paper = 5000.0 if config.env.name == "drone" else 1000.0
-    if load_registry().agent_spec(config.agent.name).needs_model:
+    if REGISTRY.agent_spec(config.agent.name).needs_model:
         assert config.prior.row_concentration == (paper if is_paper else 100.0)
 
 

@@ -122,7 +122,7 @@ def test_the_doctor_says_that_nothing_is_missing():
     from mbrl_hdp.cli import _health
 
     fine = [Finding("ok", "a", "1"), Finding("ok", "b", "1"), Finding("optional", "c", "not installed")]
-    assert _health(fine) == "Nothing is missing: 2 checks are fine, 1 optional parts are not installed"
+    assert _health(fine) == "Nothing is missing: 2 checks are fine, 1 optional part is not installed"
     assert _health([*fine, Finding("missing", "d", "")]).startswith("1 part is missing: 2 checks are fine")
 
 

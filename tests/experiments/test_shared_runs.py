@@ -46,6 +46,12 @@ def rewrite(run, **changed):
     return words
 
 
+def test_a_finished_run_has_a_page_and_a_history(finished):
+    assert "return" in (finished / "report.html").read_text()
+    (line,) = (finished / "history.jsonl").read_text().splitlines()
+    assert json.loads(line)["epochs_done"] == 0
+
+
 class TestTrust:
     @pytest.mark.parametrize(
         ("changed", "named"),

@@ -5,11 +5,11 @@ from mbrl_hdp.experiments.studies import systems_fit
 from mbrl_hdp.experiments.studies.study import CellRecord
 
 
-def record(settings, found=None, accuracy=1.0, seconds=10.0, agreement=(1.0, 1.0)):
+def record(settings, found=None, accuracy=1.0, seconds=10.0, verdict="sure"):
     true = 1 if settings["variant"].startswith("still") else 2
     results = {
         "found": true if found is None else found, "true": true, "accuracy": accuracy, "cpu_s": seconds,
-        "dynamics": "sparse", "half_agreement": list(agreement), "searched": 2, "runs": ["a"],
+        "dynamics": "sparse", "half_agreement": [1.0, 1.0], "verdict": verdict, "searched": 2, "runs": ["a"],
     }  # fmt: skip
     return CellRecord(settings, results, "abc", 1.0)
 
@@ -37,8 +37,8 @@ def test_every_gate_can_be_missed():
     assert missed(lambda i, cell: record(cell, 2 if i in still[: num // 10] else None)) == [3]
     assert missed(lambda _, cell: record(cell, accuracy=0.96)) == [4]
     assert missed(lambda i, cell: record(cell, accuracy=0.9 if i in plain[:4] else 1.0)) == [5]
-    for agreement in ((0.8, 1.0), ()):  # these may not say sure
-        low = {"accuracy": 0.9, "agreement": agreement}
+    for verdict in ("fairly sure", "unsure"):
+        low = {"accuracy": 0.9, "verdict": verdict}
         assert missed(lambda i, cell, low=low: record(cell, **(low if i in plain[:4] else {}))) == []
 
 
@@ -54,3 +54,20 @@ def test_a_cell_without_switching():
     assert (found["found"], found["true"], found["accuracy"]) == (1, 1, 1.0)
     assert len(found["half_agreement"]) == 2
     assert found["dynamics"] == "sparse"
+    assert found["verdict"] in ("sure", "fairly sure", "unsure")
+
+
+def test_the_page_counts_how_often_each_verdict_is_right():
+    cells = systems_fit.cells(None, False)
+    low = record(cells[1], accuracy=0.9)
+    body = systems_fit.page([record(cells[0]), low, record(cells[2], accuracy=0.9, verdict="unsure")]).body
+    assert "| sure | 2 | 1 | 50% |" in body
+    assert "| fairly sure | 0 | 0 | - |" in body
+    assert "| unsure | 1 | 0 | 0% |" in body
+
+
+def test_a_cell_is_decided_by_all_defaults_of_fit():
+    identity = systems_fit.STUDY.identity(systems_fit.cells(None, False)[0])
+    assert identity.config["dynamics"]["name"] == "auto"
+    assert identity.config["fit"]["num_contexts"] is None
+    assert identity.config["system"]

@@ -6,6 +6,7 @@ import importlib
 
 from mbrl_hdp.experiments.studies.study import Study
 
+# Name -> module, with the study's own name in it where that is not STUDY.
 _STUDIES = {
     "robust": "robust",
     "table1": "table1",
@@ -18,9 +19,23 @@ _STUDIES = {
     "soft": "soft",
     "chain_bias": "chain_bias",
     "recipes": "recipes",
+    "resultA": "result_a",
+    "resultB": "result_b",
+    "merging": "merging",
+    "nonmarkov": "assumptions:NONMARKOV",
+    "statedependent": "assumptions:STATEDEPENDENT",
+    "newcontexts": "new_contexts",
+    "sixteen": "sixteen",
+    "theorem1": "theorem1",
     "theorem3": "theorem3",
+    "nu_study": "nu_study",
     "systems": "systems",
     "systems_fit": "systems_fit",
+    "raw_angles": "raw_angles",
+    "peers": "peers",
+    "scaling": "scaling",
+    "twelve_fit": "twelve_fit",
+    "twelve_auto": "twelve_auto",
 }
 
 
@@ -31,5 +46,6 @@ def study_names() -> list[str]:
 
 def load_study(name: str) -> Study:
     """Return a study by its name."""
-    study: Study = importlib.import_module(f"mbrl_hdp.experiments.studies.{_STUDIES[name]}").STUDY
+    module, _, attribute = _STUDIES[name].partition(":")
+    study: Study = getattr(importlib.import_module(f"mbrl_hdp.experiments.studies.{module}"), attribute or "STUDY")
     return study

@@ -31,7 +31,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
 
 
 def page(records: list[CellRecord]) -> Page:
-    """Put our returns beside the paper's."""
+    """Return the page: our returns beside the paper's."""
     rows = [row for agent in BASELINES for row in return_rows(agent, records, PAPER.get(agent, _NONE))]
     body = [
         "Return over separate evaluation episodes a seed (50; 10 for GPMM, DNNMM, ANPMM): mean over seeds ± standard "

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
+from omegaconf import OmegaConf
 
 from mbrl_hdp.data.collect import collect
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.envs import BatchSwitchingEnv, Context, MarkovChain
 from mbrl_hdp.envs.cartpole import CartPolePhysics
+from mbrl_hdp.experiments.config import load_config
 from mbrl_hdp.experiments.fingerprint import installed_plugins
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.fit import fit
@@ -19,6 +23,7 @@ from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.scoring import align, empirical_transition
 from mbrl_hdp.probability.markov import stationary
+from mbrl_hdp.types import ContextChain
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.studies.study import Results, Settings
@@ -26,10 +31,15 @@ if TYPE_CHECKING:
 HELD_OUT_EPISODES = 100
 # Held-out episodes come from a seed that no training set uses.
 _HELD_OUT_SEED = 10_000
+# Of a chain with more slots no matrix is stored.
+_MOST_SLOTS = 20
 
 
 def fit_settings(max_contexts: int, seed: int, is_quick: bool = False, **changes: Any) -> Settings:
-    """Return the settings of one fit: cart-pole hard, 500 trajectories, the defaults of `fit` with these changes."""
+    """Return the settings of one fit: cart-pole hard, 500 trajectories, the defaults of `fit` with these changes.
+
+    `env`, a preset of conf/env, takes the place of actuation and force.
+    """
     settings = {
         "task": "cartpole",
         "actuation": [1.0, -1.0],
@@ -45,7 +55,8 @@ def fit_settings(max_contexts: int, seed: int, is_quick: bool = False, **changes
     settings.update(changes)
     if is_quick:
         settings.update(
-            num_trajectories=20, fit={"num_steps": 20, "num_restarts": 1, "polish_steps": 5, "batch_size": 10}
+            num_trajectories=20,
+            fit={"start": "random", "num_steps": 20, "num_restarts": 1, "polish_steps": 5, "batch_size": 10},
         )
     return settings
 
@@ -54,6 +65,8 @@ def resolve(settings: Settings) -> Settings:
     """Return a cell's settings with every default of its plugins and of `fit` filled in."""
     registry = installed_plugins()
     found = {key: value for key, value in settings.items() if key != "variant"}
+    if "env" in settings:
+        found["env"] = preset(settings["env"])
     for group in ("prior", "distillation", "dynamics"):
         words = settings[group]
         found[group] = {"name": words["name"], **asdict(part(registry, group, words).config)}
@@ -93,12 +106,24 @@ def score(model: ContextModel, data: Trajectories, held_out: Trajectories) -> Re
         "num_contexts": model.num_contexts,
         "transition": model.transition.tolist(),
         "to_true": aligned.to_true.tolist(),
+        "confusion": aligned.confusion.tolist(),
+        "course": {"truth": held_out.context[0].tolist(), "labels": labels[0].tolist()},
+        "chain": chain_entry(chain),
         "masses": largest(stationary(chain.transition, chain.initial).tolist()),
         "top_weights": None if weights is None else largest(weights.detach().tolist()),
         "switch": switch_probability(model.transition),
         "true_switch": switch_probability(truth),
         "log_likelihood": float(model.log_likelihood(held_out).sum() / held_out.is_observed.sum()),
     }
+
+
+def chain_entry(chain: ContextChain) -> Results | None:
+    """Return the matrices of a chain over all slots, for figures; None if there are many slots."""
+    if len(chain.initial) > _MOST_SLOTS:
+        return None
+    shares = stationary(chain.transition, chain.initial)
+    parts = {"initial": chain.initial, "transition": chain.transition, "stationary": shares}
+    return {name: np.round(values.detach().double().numpy(), 5).tolist() for name, values in parts.items()}
 
 
 def episodes(settings: Settings) -> Trajectories:
@@ -133,7 +158,24 @@ def switch_probability(transition: Any) -> float:
 
 
 def _collect(settings: Settings, num_episodes: int, seed: int) -> Trajectories:
+    env = _batch_env(settings, min(100, num_episodes))
+    return collect(env, num_episodes=num_episodes, seed=seed, progress=False)
+
+
+@lru_cache
+def preset(name: str) -> Settings:
+    """Return id and arguments of an environment preset."""
+    env = load_config([f"env={name}"]).env
+    return {"id": env.id, "kwargs": OmegaConf.to_container(env.kwargs)}
+
+
+def _batch_env(settings: Settings, num_envs: int) -> BatchSwitchingEnv:
+    if "env" in settings:
+        chosen = preset(settings["env"])
+        made: BatchSwitchingEnv = gymnasium.make(chosen["id"], **chosen["kwargs"]).get_wrapper_attr("as_batch")(
+            num_envs
+        )
+        return made
     contexts = [Context(attributes={"actuation": value}) for value in settings["actuation"]]
     chain = MarkovChain.symmetric(len(contexts), switch=0.2, cool_off=5)
-    env = BatchSwitchingEnv(CartPolePhysics(force=settings["force"]), contexts, chain, num_envs=min(100, num_episodes))
-    return collect(env, num_episodes=num_episodes, seed=seed, progress=False)
+    return BatchSwitchingEnv(CartPolePhysics(force=settings["force"]), contexts, chain, num_envs=num_envs)

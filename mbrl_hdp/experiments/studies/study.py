@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mbrl_hdp.experiments.fingerprint import code_fingerprint, roots_of
+from mbrl_hdp.experiments.studies.drawings import Drawing
 
 Settings = dict[str, Any]
 Results = dict[str, Any]
@@ -83,10 +84,11 @@ class Gate:
 
 @dataclass(frozen=True)
 class Page:
-    """The report of a study on its records: Markdown text and gates."""
+    """The report of a study on its records: Markdown text, gates and figures."""
 
     body: str
     gates: list[Gate]
+    drawings: Sequence[Drawing] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Study:
         page: reads the finished cells.
         resolve: returns the fully resolved configuration of a cell.
         reads: studies whose records serve here too, where the settings are the same.
+        runner: returns the function behind `run` for a cell, where cells are run by different modules.
     """
 
     name: str
@@ -111,11 +114,17 @@ class Study:
     page: Callable[[list[CellRecord]], Page]
     resolve: Callable[[Settings], Settings]
     reads: tuple[str, ...] = ()
+    runner: Callable[[Settings], Callable[[Settings], Results]] | None = None
 
     def identity(self, settings: Settings) -> Identity:
         """Return what decides the result of a cell, as the code and the presets are now."""
         config: Settings = json.loads(json.dumps(self.resolve(settings)))
-        return Identity(config, code_fingerprint(roots_of(self.run.__module__, config)))
+        return Identity(config, code_fingerprint(roots_of(self.module_of(settings), config)))
+
+    def module_of(self, settings: Settings) -> str:
+        """Return the name of the module that runs a cell."""
+        run = self.run if self.runner is None else self.runner(settings)
+        return run.__module__
 
 
 def state_of(record: CellRecord | None, identity: Identity) -> str:
@@ -153,7 +162,19 @@ def cell_key(settings: Settings) -> str:
 
 def cell_words(settings: Settings) -> str:
     """Return a cell's name for people: what is short enough to be read."""
-    shown = ("family", "switch", "system", "variant", "prior", "max_contexts", "agent", "failure", "profile", "seed")
+    shown = (
+        "family",
+        "switch",
+        "method",
+        "system",
+        "variant",
+        "prior",
+        "max_contexts",
+        "agent",
+        "failure",
+        "profile",
+        "seed",
+    )
     words = {key: settings[key]["name"] if key == "prior" else settings[key] for key in shown if key in settings}
     return " ".join(f"{key}={value}" for key, value in words.items())
 

@@ -9,6 +9,7 @@ from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.envs.systems import build_system, simulate
 from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.scoring import align
+from mbrl_hdp.inference.verdict import facts, judge
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.studies.study import Results, Settings
@@ -17,22 +18,25 @@ if TYPE_CHECKING:
 def run_cell(settings: Settings) -> Results:
     """Fit one data set; the true contexts are only compared with afterwards.
 
-    `half_agreement` decides whether a fit may call itself sure: how well searches on each half of the episodes agree
-    with the model's labels (adjusted Rand index); empty where they were not made.
+    `verdict` is the level that the fit's report prints; `half_agreement` says how well the labels found anew in each
+    half of the episodes agree with the model's (adjusted Rand index), empty where halves were not looked at.
     """
     rollouts = simulate(settings["system"], settings["variant"], settings["seed"], settings["num_episodes"])
     data = Trajectories(obs=rollouts.obs, act=rollouts.act)
     started = time.process_time()
     model = fit(data, progress=False)
     seconds = time.process_time() - started
-    labels = model.analyse(data).most_likely
+    analysis = model.analyse(data)
+    verdict = judge(facts(model, analysis))
     return {
         "found": model.num_contexts,
         "true": build_system(settings["system"], settings["variant"]).num_contexts,
-        "accuracy": round(align(labels, rollouts.context).accuracy, 4),
+        "accuracy": round(align(analysis.most_likely, rollouts.context).accuracy, 4),
         "cpu_s": round(seconds, 1),
         "num_transitions": int(rollouts.context.size),
         "dynamics": model.parts.dynamics.name,
+        "verdict": verdict.level,
+        "doubts": [doubt for doubt, _ in verdict.doubts],
         "half_agreement": [round(value, 4) for value in model.report.search.get("half_agreement", [])],
         "searched": model.report.search.get("num_contexts"),
         "runs": [f"{run['dynamics']} {run['schedule']} {run['num_contexts']}" for run in model.report.runs],

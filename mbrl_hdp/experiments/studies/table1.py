@@ -84,7 +84,7 @@ def sizes_of(records: list[CellRecord]) -> list[int]:
 
 
 def page(records: list[CellRecord]) -> Page:
-    """Lay the table beside the paper's."""
+    """Return the page: our table beside the paper's."""
     low_floor = with_floor(records, LOW_FLOOR)
     records = with_floor(records)
     sizes = sizes_of(records)

@@ -55,7 +55,7 @@ def _cell(agent: str, failure: str, seed: int, profile: str) -> Settings:
 
 
 def page(records: list[CellRecord]) -> Page:
-    """Put our returns beside the paper's."""
+    """Return the page: our returns beside the paper's."""
     fast = [record for record in records if record.settings["profile"] != "paper"]
     body = [
         "Return over 50 separate evaluation episodes a seed: mean over seeds ± standard deviation over all episodes "
@@ -206,7 +206,7 @@ def _gates(records: list[CellRecord]) -> list[Gate]:
 
 
 def _paper_gate(records: list[CellRecord]) -> list[Gate]:
-    """Hold the one run with the paper's budget to what is asked of the quick ones."""
+    """Check the one run with the paper's budget against the gates of the quick ones."""
     least, most = WANTED["C-SAC", "hard"]
     gates = []
     for record in records:

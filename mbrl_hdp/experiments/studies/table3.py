@@ -51,7 +51,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
 
 
 def page(records: list[CellRecord]) -> Page:
-    """Put our returns beside the paper's and the ceilings."""
+    """Return the page: our returns beside the paper's and the ceilings."""
     body = [
         "Return over 50 separate evaluation episodes a seed on the real engines: mean over seeds ± standard deviation "
         "over all episodes [95 % interval of the mean, hierarchical bootstrap]. Every cell is a preset: `mbrl-hdp "

@@ -43,7 +43,7 @@ def distances(records: list[CellRecord], size: int, threshold: float) -> list[fl
 
 
 def page(records: list[CellRecord]) -> Page:
-    """Lay the table beside the paper's."""
+    """Return the page: our table beside the paper's."""
     records = table1.with_floor(records)
     sizes = [size for size in table1.sizes_of(records) if size != REFERENCE]
     found = {(eps, size): distances(records, size, eps) for eps in table1.THRESHOLDS for size in sizes}

@@ -1,0 +1,88 @@
+"""`peers`: other libraries' models on the data of `systems_fit`, told the true number of contexts, beside `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mbrl_hdp.envs.systems import SYSTEMS, linear
+from mbrl_hdp.experiments.studies import peer_ar_hmm, peer_residual_hmm, system_fit_cell, systems_fit
+from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Results, Settings, Study, table
+
+OURS = "fit"
+RUNS: dict[str, Callable[[Settings], Results]] = {
+    OURS: system_fit_cell.run_cell, "ar_hmm": peer_ar_hmm.run_cell, "residual_hmm": peer_residual_hmm.run_cell
+}  # fmt: skip
+LINEAR = frozenset(build().name for build in linear.SYSTEMS)
+# Accuracies that differ by less are alike.
+TIE = 0.005
+
+
+def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
+    """Return the plain cells of `systems_fit`, by `fit` and by every peer."""
+    plain = [cell for cell in systems_fit.cells(seeds, is_quick) if cell["variant"] == "plain"]
+    return [cell | {"method": method} for method in RUNS for cell in plain]
+
+
+def runner(settings: Settings) -> Callable[[Settings], Results]:
+    """Return the function that runs a cell."""
+    return RUNS[settings["method"]]
+
+
+def run_cell(settings: Settings) -> Results:
+    """Run one cell."""
+    return runner(settings)(settings)
+
+
+def resolve(settings: Settings) -> Settings:
+    """Return a cell's settings, with the defaults of `fit` where it is called."""
+    return dict(settings) if settings["method"] == "ar_hmm" else systems_fit.resolve(settings)
+
+
+def page(records: list[CellRecord]) -> Page:
+    """Show the accuracy of every method on every system."""
+    found = {(record.settings["system"], record.settings["method"]): record for record in records}
+    names = [name for name in SYSTEMS if any((name, method) in found for method in RUNS)]
+    rows = [[name, _kind(name), *(_shown(found.get((name, method))) for method in RUNS)] for name in names]
+    body = (
+        "The plain data of [systems_fit](systems_fit.md) (100 episodes of 100 random actions, one seed). The peers are "
+        "told the true number of contexts, `fit` is not. `ar_hmm`: dynamax's autoregressive hidden Markov model with "
+        "sticky transitions and the action as an input, best of five starts, 1 % of noise on the changes (exact data "
+        "makes its covariances singular). `residual_hmm`: hmmlearn's Gaussian model of the residuals of one pooled "
+        "head with features chosen from the data, best of five starts. Accuracy after the best matching of contexts, "
+        "CPU s. ssm and pyhsmm are left out: pip could not build them. For the peers: `pip install dynamax hmmlearn` "
+        "in an environment of its own beside this package, then `mbrl-hdp reproduce peers` there.\n\n"
+    )
+    columns = ["system", "kind", *(f"`{method}`" for method in RUNS)]
+    return Page(body + table(columns, rows), [_gate(found, names, is_linear) for is_linear in (False, True)])
+
+
+def _kind(name: str) -> str:
+    return "linear" if name in LINEAR else "nonlinear"
+
+
+def _shown(record: CellRecord | None) -> str:
+    if record is None:
+        return "-"
+    found, true = record.results["found"], record.results["true"]
+    number = "" if record.settings["method"] != OURS else f" ({found}/{true})"
+    return f"{record.results['accuracy']:.3f}{number} {record.results['cpu_s']:.0f}"
+
+
+def _gate(found: dict[tuple[str, str], CellRecord], names: list[str], is_linear: bool) -> Gate:
+    """Require `fit` ahead of every peer on nonlinear systems, and not behind on linear ones."""
+    group = [name for name in names if (name in LINEAR) == is_linear and all((name, each) in found for each in RUNS)]
+    good = [name for name in group if _lead(found, name) > (-TIE if is_linear else 0.0)]
+    planned = sum((name in LINEAR) == is_linear for name in SYSTEMS)
+    words = f"not behind by {TIE} on linear systems" if is_linear else "ahead of every peer on nonlinear systems"
+    is_met = len(good) == planned if len(group) == planned else None
+    return Gate(f"`fit` {words}", f"{len(good)} of {len(group)}", is_met)
+
+
+def _lead(found: dict[tuple[str, str], CellRecord], name: str) -> float:
+    accuracy = {method: found[name, method].results["accuracy"] for method in RUNS}
+    return float(accuracy[OURS] - max(value for method, value in accuracy.items() if method != OURS))
+
+
+STUDY = Study(
+    "peers", "Other libraries on the same data", cells, run_cell, page, resolve, reads=("systems_fit",), runner=runner
+)

@@ -1,0 +1,28 @@
+"""`twelve_auto`: `twelve_fit` with nothing told about the task: `dynamics=auto`, no seconds per step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mbrl_hdp.experiments.studies.cartpole_fit import resolve
+from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study
+from mbrl_hdp.experiments.studies.twelve_cell import run_cell
+from mbrl_hdp.experiments.studies.twelve_fit import DYNAMICS, fits_table, gates, twelve_cells
+
+
+def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
+    """Return the fits of both tasks with the transition model found by comparison."""
+    return twelve_cells(seeds, is_quick, dict.fromkeys(DYNAMICS, "auto"), is_dt_known=False)
+
+
+def page(records: list[CellRecord]) -> Page:
+    """Show every fit."""
+    body = (
+        "The data of [twelve_fit](twelve_fit.md) as data that nobody prepared: no transition model of the task, no "
+        "seconds per step, no angles named, only the defaults of `fit`. Accuracy: smoothed and aligned, on 100 "
+        "episodes of another seed. Seconds are processor time of one core.\n\n"
+    )
+    return Page(body + fits_table(records), gates(records))
+
+
+STUDY = Study("twelve_auto", "Contexts of the drone and the intersection, nothing told", cells, run_cell, page, resolve)
