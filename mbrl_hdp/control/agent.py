@@ -100,13 +100,13 @@ class Agent(ABC):
     def observe(  # noqa: B027 - an agent may learn from whole episodes only
         self, packed: Packed, act: Act, reward: float, next_packed: Packed, terminated: bool
     ) -> None:
-        """Take in a step of a training episode."""
+        """Record a step of a training episode."""
 
     def watch(self, packed: Packed, act: Act, next_packed: Packed) -> None:  # noqa: B027 - most keep no contexts
         """See a step of an evaluation episode: follow the context, learn nothing."""
 
     def end_episode(self) -> Mapping[str, float]:
-        """Take in the end of a training episode; return metrics, whose means over an epoch go to metrics.csv."""
+        """Record the end of a training episode; return metrics, whose means over an epoch go to metrics.csv."""
         return {}
 
     def context_labels(self) -> Int[np.ndarray, " L"] | None:

@@ -265,7 +265,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         return torch.where(values.isnan(), WORST_VALUE, values)
 
     def _on_obs(self, function: RewardFn) -> RewardFn:
-        """Let a function of (act, next_obs) be called with packed observations."""
+        """Wrap a function of (act, next_obs) so that it accepts packed observations."""
 
         def strip(act: Tensor, packed: Tensor) -> Any:
             return function(act, self.dynamics_model.codec.unpack(packed)[0])

@@ -158,7 +158,7 @@ class StackedMlp(nn.Module):
 
     @torch.no_grad()
     def load_flat(self, values: Float[Tensor, " P"]) -> None:
-        """Take over the values of all parameters."""
+        """Set the values of all parameters."""
         self.flat.copy_(values)
 
 

@@ -211,7 +211,7 @@ class BeliefReplay:
         return {**state, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
             CheckpointError: if parts are missing or of other widths.

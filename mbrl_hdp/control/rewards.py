@@ -222,7 +222,7 @@ class LearnedReward(nn.Module):
             return float((rows.weights * (found - rows.rewards).square()).sum(1).mean().sqrt())
 
     def _set_units(self, rows: _Rows) -> None:
-        """Take centre and scale from all data so far; the networks are rewritten to be the same functions in them."""
+        """Estimate centre and scale from all data so far; the networks are rewritten to stay the same functions."""
         (weight, out_weight), (bias, out_bias) = self.heads.weights, self.heads.biases
         is_first = not bool(self.is_learned.any())
         with torch.no_grad():

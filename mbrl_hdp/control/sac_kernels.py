@@ -1,44 +1,26 @@
-"""SAC updates as compiled loops, for networks with one hidden layer on the CPU.
+"""SAC updates as compiled loops, for networks with one or two hidden layers on the CPU.
 
 There the arithmetic of an update is so small that calling torch's operations costs more than it. `update_minibatches`
-does what `SacLearner._update_once` does, minibatch after minibatch; the tests hold one against the other. Activations
-are feature-major (`features B`), so every inner loop runs along the minibatch and vectorises; inputs are taken four at
-a time, so that a pass over the row that is being summed serves four of them.
+does what `SacLearner._update_once` does, minibatch after minibatch; the tests hold one against the other. The passes
+through the networks are in `mlp_kernels`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, no_type_check
+from typing import NamedTuple, no_type_check
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrl_hdp.compiling import compiled
+from mbrl_hdp.control.mlp_kernels import Array, Net, forward, input_grad, make_room, parameter_grad
 from mbrl_hdp.control.networks import FlatAdam, LastUpdate, Layer, StackedMlp
 
-Array = NDArray[Any]
 _ZERO, _ONE, _TWO, _HALF = np.float32(0.0), np.float32(1.0), np.float32(2.0), np.float32(0.5)
 _LOG_TWO, _HALF_LOG_TWO_PI = np.float32(math.log(2.0)), np.float32(0.5 * math.log(2.0 * math.pi))
-
-
-class Net(NamedTuple):
-    """Parameters of stacked networks, or gradients that lie like them: one vector, and its parts as views.
-
-    Attributes:
-        flat: everything, `P`.
-        first: weights of the hidden layer, `nets H rows`; a row of ones among the inputs carries the bias.
-        second: weights of the outputs, `nets out H`.
-        bias: biases of the outputs, `nets out 1`.
-    """
-
-    flat: Array
-    first: Array
-    second: Array
-    bias: Array
 
 
 class Learner(NamedTuple):
@@ -116,127 +98,13 @@ def _learner(network: StackedMlp, optim: FlatAdam) -> Learner:
 
 
 def _net(flat: Tensor, layers: list[Layer]) -> Net:
-    (first, _), (second, bias) = layers
+    first, *between, (second, bias) = layers
     assert bias is not None
-    return Net(*(part.detach().numpy() for part in (flat, first, second, bias)))
-
-
-@compiled("reordered")
-@no_type_check
-def _unit(weight: Array, x: Array, out: Array) -> None:
-    """Set out = relu(weight @ x) for one hidden unit."""
-    num_rows, size = x.shape
-    for b in range(size):
-        out[b] = _ZERO
-    blocked = num_rows // 4 * 4
-    for i in range(0, blocked, 4):
-        w0, w1, w2, w3 = weight[i], weight[i + 1], weight[i + 2], weight[i + 3]
-        for b in range(size):
-            out[b] += w0 * x[i, b] + w1 * x[i + 1, b] + w2 * x[i + 2, b] + w3 * x[i + 3, b]
-    for i in range(blocked, num_rows):
-        w0 = weight[i]
-        for b in range(size):
-            out[b] += w0 * x[i, b]
-    for b in range(size):
-        out[b] = _HALF * (out[b] + abs(out[b]))  # exact, and unlike max() it is vectorised
-
-
-@compiled("reordered")
-@no_type_check
-def _dots(grad: Array, x: Array, out: Array) -> None:
-    """Set out = x @ grad: the gradient of one unit's weights."""
-    num_rows, size = x.shape
-    blocked = num_rows // 4 * 4
-    for i in range(0, blocked, 4):
-        s0, s1, s2, s3 = _ZERO, _ZERO, _ZERO, _ZERO
-        for b in range(size):
-            g = grad[b]
-            s0 += g * x[i, b]
-            s1 += g * x[i + 1, b]
-            s2 += g * x[i + 2, b]
-            s3 += g * x[i + 3, b]
-        out[i], out[i + 1], out[i + 2], out[i + 3] = s0, s1, s2, s3
-    for i in range(blocked, num_rows):
-        s0 = _ZERO
-        for b in range(size):
-            s0 += grad[b] * x[i, b]
-        out[i] = s0
-
-
-@compiled("reordered")
-@no_type_check
-def forward(net: Net, x: Array, hidden: Array, out: Array) -> None:
-    """Set the hidden activations `nets H B` and the outputs `nets out B` of inputs `rows B`."""
-    num_nets, num_outputs, num_hidden = net.second.shape
-    size = x.shape[1]
-    for e in range(num_nets):
-        for o in range(num_outputs):
-            for b in range(size):
-                out[e, o, b] = net.bias[e, o, 0]
-        for h in range(num_hidden):
-            row = hidden[e, h]
-            _unit(net.first[e, h], x, row)
-            for o in range(num_outputs):
-                w = net.second[e, o, h]
-                target = out[e, o]
-                for b in range(size):
-                    target[b] += w * row[b]
-
-
-@compiled("reordered")
-@no_type_check
-def _hidden_grad(net: Net, e: int, h: int, row: Array, out_grad: Array, grad: Array) -> None:
-    """Set the gradient that reaches one hidden unit before its ReLU."""
-    size = len(row)
-    for b in range(size):
-        grad[b] = _ZERO
-    for o in range(out_grad.shape[1]):
-        w, back = net.second[e, o, h], out_grad[e, o]
-        for b in range(size):
-            grad[b] += w * back[b]
-    for b in range(size):
-        grad[b] = grad[b] if row[b] > _ZERO else _ZERO
-
-
-@compiled("reordered")
-@no_type_check
-def parameter_grad(net: Net, x: Array, hidden: Array, out_grad: Array, result: Net) -> None:
-    """Set `result` to the gradient by all parameters, from that by the outputs, `nets out B`."""
-    num_nets, num_outputs, num_hidden = net.second.shape
-    size = x.shape[1]
-    grad = np.empty(size, np.float32)
-    for e in range(num_nets):
-        for o in range(num_outputs):
-            total, back = _ZERO, out_grad[e, o]
-            for b in range(size):
-                total += back[b]
-            result.bias[e, o, 0] = total
-        for h in range(num_hidden):
-            row = hidden[e, h]
-            for o in range(num_outputs):
-                total, back = _ZERO, out_grad[e, o]
-                for b in range(size):
-                    total += row[b] * back[b]
-                result.second[e, o, h] = total
-            _hidden_grad(net, e, h, row, out_grad, grad)
-            _dots(grad, x, result.first[e, h])
-
-
-@compiled("reordered")
-@no_type_check
-def input_grad(net: Net, hidden: Array, out_grad: Array, first_row: int, result: Array) -> None:
-    """Set `result` to the gradient by the input rows from `first_row` on, summed over the networks."""
-    num_nets, _, num_hidden = net.second.shape
-    size = result.shape[1]
-    result[:] = _ZERO
-    grad = np.empty(size, np.float32)
-    for e in range(num_nets):
-        for h in range(num_hidden):
-            _hidden_grad(net, e, h, hidden[e, h], out_grad, grad)
-            for a in range(len(result)):
-                w, target = net.first[e, h, first_row + a], result[a]
-                for b in range(size):
-                    target[b] += w * grad[b]
+    empty = flat.new_empty(0, 1, 1)
+    (middle, middle_bias) = between[0] if between else (empty, empty)
+    assert middle_bias is not None
+    parts = (flat, first.weight, middle, middle_bias, second, bias)
+    return Net(*(part.detach().numpy() for part in parts))
 
 
 @compiled("reordered")
@@ -338,10 +206,9 @@ def update_minibatches(
         The number of updates done.
     """
     num_batches, _, num_rows, size = inputs.shape
-    num_acts, num_hidden = noise.shape[2], policy.values.first.shape[1]
+    num_acts = noise.shape[2]
     state_rows = num_rows - num_acts
-    hidden = np.empty((1, num_hidden, size), np.float32)
-    value_hidden = np.empty((2, critic.values.first.shape[1], size), np.float32)
+    hidden, value_hidden = make_room(policy.values, size), make_room(critic.values, size)
     # One array each: parts of an unpacked array would not be known to be contiguous.
     outputs, out_grad = np.empty((1, 2 * num_acts, size), np.float32), np.empty((1, 2 * num_acts, size), np.float32)
     values, next_values = np.empty((2, 1, size), np.float32), np.empty((2, 1, size), np.float32)

@@ -1,7 +1,7 @@
 """The learning half of SAC: networks, optimisers and their updates, on inputs that are ready for the networks.
 
-`_update_once` is an update in torch's operations, for any depth and device; where the networks have one hidden layer
-and live on the CPU, compiled loops do the same (`sac_kernels`).
+`_update_once` is an update in torch's operations, for any depth and device; where the networks have one or two hidden
+layers and live on the CPU, compiled loops do the same (`sac_kernels`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from mbrl_hdp.errors import CheckpointError, DivergenceError
 from mbrl_hdp.seeding import torch_generator
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
+MOST_COMPILED = 2
+"""Hidden layers that the compiled loops can have."""
 _NETWORKS = ("policy", "critic", "critic_target")
 _OPTIMISERS = ("policy_optim", "critic_optim", "alpha_optim")
 
@@ -54,7 +56,7 @@ class SacLearner:
         self.config, self.act_dim, self.total_updates, self.device = config, act_dim, total_updates, device
         self.target_entropy = -float(act_dim) if config.target_entropy is None else config.target_entropy
         self.num_updates = 0
-        self.is_compiled = device.type == "cpu" and len(config.hidden_sizes) == 1
+        self.is_compiled = device.type == "cpu" and len(config.hidden_sizes) <= MOST_COMPILED
         self.generator = torch_generator(seed, "sac", device=device)
         self._log_volume = log_volume
         self._state_rows, self._act_rows = slice(0, num_state + 1), slice(num_state + 1, num_state + 1 + act_dim)

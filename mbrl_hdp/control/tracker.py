@@ -51,7 +51,7 @@ class ContextTracker(ABC):
         return self.packed()
 
     def update(self, act: Act, next_obs: Obs, info: Info | None = None) -> Packed:
-        """Take in one step; return the next packed observation."""
+        """Update the belief with one step; return the next packed observation."""
         self._obs = np.asarray(next_obs, dtype=np.float64)
         self._take(np.asarray(act), self._obs, info)
         return self.packed()
@@ -72,7 +72,7 @@ class ContextTracker(ABC):
 
     @abstractmethod
     def _take(self, act: Act | None, obs: Obs, info: Info | None) -> None:
-        """Take in an observation and the action that led to it, None at the beginning of an episode."""
+        """Record an observation and the action that led to it, None at the beginning of an episode."""
 
 
 class BeliefTracker(ContextTracker):
@@ -184,7 +184,7 @@ class BeliefAgent:
         self.agent.reset()
 
     def act(self, obs: Obs) -> Act:
-        """Take in the observation and choose an action."""
+        """Record the observation and choose an action."""
         packed = self.tracker.reset(obs) if self._last_act is None else self.tracker.update(self._last_act, obs)
         self._last_act = np.asarray(self.agent.act(packed))
         return self._last_act
