@@ -25,7 +25,7 @@ from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
 from mbrl_hdp.types import ContextChain, TaskSpec
-from mbrl_hdp_dynamics import StructuredDynamics
+from mbrl_hdp_dynamics.structured import StructuredDynamics
 
 MAX_CONTEXTS = 10
 MOST_MILLISECONDS = 10.0

@@ -74,8 +74,8 @@ def enumeration(leaves: Problem) -> float:
         with pyro.plate("sequences", BATCH, dim=-1) as rows:
             context = None
             for t in pyro.markov(range(NUM_STEPS)):
-                law = initial if context is None else leaves.transition[context]
-                context = pyro.sample(f"context_{t}", dist.Categorical(law), infer={"enumerate": "parallel"})
+                row = initial if context is None else leaves.transition[context]
+                context = pyro.sample(f"context_{t}", dist.Categorical(row), infer={"enumerate": "parallel"})
                 pyro.factor(f"step_{t}", Vindex(leaves.log_lik)[rows, t, context])
 
     loss = TraceEnum_ELBO(max_plate_nesting=1).differentiable_loss(model, lambda: None)

@@ -130,7 +130,7 @@ def run_episodes(task: Task, episodes: Episodes, agent: Agent, information: Info
     for step in range(task.physics.horizon):
         context = episodes.contexts[:, step]
         if information == "known":
-            belief.told(context)
+            belief.reveal(context)
         act = np.clip(agent(View(step, state, belief)), task.physics.act_low, task.physics.act_high)
         next_state = task.physics.step(state, act, {"actuation": task.factors[context]})
         next_obs = task.physics.observe(next_state)

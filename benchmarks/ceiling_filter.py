@@ -33,7 +33,7 @@ class ExactFilter:
         """Distribution of the context that acts next, `E n`."""
         return self._by_context(self.belief)
 
-    def told(self, contexts: IntArray) -> None:
+    def reveal(self, contexts: IntArray) -> None:
         """Condition on the contexts `E` that act next (an agent with full information)."""
         is_so = np.arange(len(self._initial)) // self._width == contexts[:, None]
         self.belief = _normalised(np.where(is_so, self.belief, 0.0))
@@ -61,8 +61,8 @@ class ExactFilter:
             paths.append(_pick(self._cumulative[paths[-1]], rng.random(state.shape)))
         return np.stack(paths, axis=-1) // self._width
 
-    def _by_context(self, law: FloatArray) -> FloatArray:
-        return law.reshape(len(law), -1, self._width).sum(axis=-1)
+    def _by_context(self, weights: FloatArray) -> FloatArray:
+        return weights.reshape(len(weights), -1, self._width).sum(axis=-1)
 
 
 def log_likelihoods(predicted: FloatArray, next_obs: FloatArray) -> FloatArray:
@@ -76,5 +76,5 @@ def _pick(cumulative: FloatArray, uniform: FloatArray) -> IntArray:
     return np.argmax(cumulative > uniform[..., None] * cumulative[..., -1:], axis=-1)
 
 
-def _normalised(law: FloatArray) -> FloatArray:
-    return law / law.sum(axis=1, keepdims=True)
+def _normalised(weights: FloatArray) -> FloatArray:
+    return weights / weights.sum(axis=1, keepdims=True)

@@ -98,8 +98,8 @@ def enumerated_model(settings: HdpSettings, heads: Heads, data: Data) -> None:
         with episodes, poutine.mask(mask=t < data.lengths):
             probs = rows[0] if t == 0 else Vindex(rows[1:])[context]
             context = pyro.sample(f"context_{t}", dist.Categorical(probs), infer={"enumerate": "parallel"})
-            law = dist.Normal(Vindex(means)[index, t, context], Vindex(stds)[index, t, context])
-            pyro.sample(f"obs_{t}", law.to_event(1), obs=data.targets[:, t])
+            step = dist.Normal(Vindex(means)[index, t, context], Vindex(stds)[index, t, context])
+            pyro.sample(f"obs_{t}", step.to_event(1), obs=data.targets[:, t])
 
 
 class HdpGuide(nn.Module):

@@ -29,6 +29,8 @@ from types import FrameType
 
 import pytest
 
+from mbrl_hdp.experiments.fingerprint import hash_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("mbrl_hdp", "plugins")
 CONFTESTS = tuple(sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/**/conftest.py")))
@@ -153,14 +155,14 @@ class Workshop:
 
     Args:
         folder: where the copy, the cache of compiled code and the surveys live. Surveys are used again as long as the
-            packages and the test file are the same.
+            packages (their prose aside) and the test file are the same.
         tests: files and folders of tests.
     """
 
     def __init__(self, folder: Path, tests: tuple[str, ...]) -> None:
         self.copy, self.cache, self.surveys = folder / "copy", folder / "numba", folder / "surveys"
         self.num_runs = 0
-        mark, product = folder / "product", _fingerprint(PRODUCT, ROOT)
+        mark, product = folder / "product", _code_fingerprint()
         if not mark.exists() or mark.read_text() != product:
             shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.copy, ignore_errors=True)
@@ -383,6 +385,13 @@ def _test_files(tests: tuple[str, ...], root: Path) -> list[str]:
     places = [root / place for place in tests]
     files = [file for place in places for file in ([place] if place.is_file() else sorted(place.glob("test_*.py")))]
     return [file.relative_to(root).as_posix() for file in files]
+
+
+def _code_fingerprint() -> str:
+    """Return a fingerprint of the product without its prose: a docstring costs no survey."""
+    files = [file for package in PRODUCT for file in sorted((ROOT / package).rglob("*.py"))]
+    text = "\n".join(f"{file.relative_to(ROOT)} {hash_of(file.read_text())}" for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _fingerprint(places: tuple[str, ...], root: Path) -> str:

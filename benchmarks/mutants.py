@@ -1,16 +1,16 @@
 """Mutation testing: change one operator, number or branch of the mathematical rooms and see whether a test notices.
 
-    python -m benchmarks.mutants [--count 220 60] [--seed 0 1] [--first N] [--only TEXT] [--page]
+    python -m benchmarks.mutants [--samples core:220:0 search:40:0] [--first N] [--only TEXT] [--page]
 
 The mutants are those of Cosmic Ray, one drawn for each drawn position in the code, the same ones for the same seed and
 code; changes that no test could notice (annotations, texts) are never drawn. Each runs against the nearest tests that
 call the changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes
-on where it was stopped: a death counts as long as the changed file and the test that failed are the same, a survival as
-long as the changed file and its nearest tests are the same; so after tests were added, only survivors run again, and
-after a test was changed its victims, first of all against that test. docs/results/mutants.md is written
-from the results and from docs/results/mutants_judged.json, where survivors are judged by name: `equivalent: why` or
-`hole: what`. The first sample is the one that tests are written for; a further one, drawn with another seed, says
-whether they hold beyond it.
+on where it was stopped: a death counts as long as the changed file (its prose aside) and the test that failed are the
+same, a survival as long as the changed file and its nearest tests are the same; so after tests were added, only
+survivors run again, and after a test was changed its victims, first of all against that test. docs/results/mutants.md
+is written from the results and from docs/results/mutants_judged.json, where survivors are judged by name:
+`equivalent: why` or `hole: what`. A sample of another seed (`core:60:1`) says whether the tests hold beyond those that
+they were written for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import functools
 import hashlib
 import json
 import random
+import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,25 +33,26 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
 from benchmarks.mutant_runner import ROOT, Workshop, function_at, kernel_files
+from mbrl_hdp.experiments.fingerprint import hash_of
 
 WORKSHOP = ROOT / "build/mutants"
 SAMPLES = ROOT / "build/mutant_samples"
 RESULTS = ROOT / "docs/results/mutants.jsonl"
 JUDGED = ROOT / "docs/results/mutants_judged.json"
 PAGE = ROOT / "docs/results/mutants.md"
-ROOMS = (
-    "mbrl_hdp/probability",
-    "mbrl_hdp/belief",
-    "mbrl_hdp/distil",
-    "mbrl_hdp/inference",
-    "mbrl_hdp/experiments/loop.py",
-)
+# What a sample is drawn from, by the word that names it.
+ROOMS = {
+    "core": (
+        "mbrl_hdp/probability",
+        "mbrl_hdp/belief",
+        "mbrl_hdp/distil",
+        "mbrl_hdp/inference",
+        "mbrl_hdp/experiments/loop.py",
+    ),
+    "search": ("mbrl_hdp/inference/search",),
+}
 WANTED = 0.95
 MIN_DRAWN = 200
-LEFT_OUT = (
-    "`mbrl_hdp/inference/search` is left out: it is experimental, nothing else uses it yet, and it is younger than the "
-    "demand for this score."
-)
 RECORDS = "tests/inference/test_records.py"
 # Nearest tests by the beginning of a path, the first match counts. Of these, a mutant of a function runs against those
 # that call it; one of a compiled function, or outside of every function, against all.
@@ -69,7 +71,15 @@ NEAREST = (
     ("mbrl_hdp/inference/devices", ("tests/inference/test_device.py",)),
     ("mbrl_hdp/inference/auto_guide", ("tests/plugins/test_priors.py",)),
     ("mbrl_hdp/inference/prior", ("tests/plugins/test_priors.py", "tests/inference/test_elbo.py", RECORDS)),
-    ("mbrl_hdp/inference/dynamics", ("tests/plugins/test_dynamics.py", "tests/inference/test_fit.py", RECORDS)),
+    (
+        "mbrl_hdp/inference/dynamics",
+        (
+            "tests/plugins/test_dynamics.py",
+            "tests/control/test_rollout_kernels.py",
+            "tests/inference/test_fit.py",
+            RECORDS,
+        ),
+    ),
     ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py", RECORDS)),
     (
         "mbrl_hdp/inference/model",
@@ -83,6 +93,27 @@ NEAREST = (
     ("mbrl_hdp/inference/saving", ("tests/inference/test_context_model.py",)),
     ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
     ("mbrl_hdp/inference/precision", ("tests/inference/test_bad_data.py",)),
+    ("mbrl_hdp/inference/search", ("tests/inference/search",)),
+    ("mbrl_hdp/inference/agreement", ("tests/inference/test_agreement.py",)),
+    ("mbrl_hdp/inference/verdict", ("tests/report/test_advice.py",)),
+    ("mbrl_hdp/inference/coordinate", ("tests/inference/test_coordinate.py",)),
+    (
+        "mbrl_hdp/inference/episodes",
+        (
+            "tests/inference/test_episodes.py",
+            "tests/inference/test_partly_missing.py",
+            "tests/inference/test_fit.py",
+            RECORDS,
+        ),
+    ),
+    (
+        "mbrl_hdp/inference/levels",
+        ("tests/inference/test_levels.py", "tests/inference/test_revisit.py", RECORDS),
+    ),
+    ("mbrl_hdp/inference/re", ("tests/inference/test_revisit.py", "tests/inference/test_recipes.py", RECORDS)),
+    ("mbrl_hdp/inference/starts", ("tests/inference/test_starts.py", RECORDS)),
+    ("mbrl_hdp/inference/structure", ("tests/inference/test_starts.py", RECORDS)),
+    ("mbrl_hdp/inference/terms", ("tests/plugins/test_sparse.py", "tests/inference/test_starts.py")),
     (
         "mbrl_hdp/inference",
         (
@@ -135,21 +166,45 @@ def _place(path: str) -> int:
     return next(place for place, (start, _) in enumerate(NEAREST) if path.startswith(start))
 
 
-def sources() -> list[str]:
-    """Return the files that are mutated."""
+def sources(rooms: str) -> list[str]:
+    """Return the files that are mutated in a sample of these rooms."""
     found = [
         file
-        for room in ROOMS
+        for room in ROOMS[rooms]
         for file in ([ROOT / room] if room.endswith(".py") else sorted((ROOT / room).glob("*.py")))
         if file.name != "__init__.py"
     ]
     return [file.relative_to(ROOT).as_posix() for file in found]
 
 
-def sample(count: int, seed: int) -> Iterator[Mutant]:
+@dataclass(frozen=True)
+class Draw:
+    """Which sample: `count` mutants of some rooms, drawn with a seed."""
+
+    rooms: str
+    count: int
+    seed: int
+
+    @classmethod
+    def read(cls, text: str) -> Draw:
+        """Read ROOMS:COUNT:SEED.
+
+        Raises:
+            argparse.ArgumentTypeError: if it is anything else.
+        """
+        rooms, *numbers = text.split(":")
+        if rooms not in ROOMS or len(numbers) != 2 or not all(number.isdigit() for number in numbers):
+            raise argparse.ArgumentTypeError(f"{text!r} is not ROOMS:COUNT:SEED with ROOMS one of {', '.join(ROOMS)}")
+        return cls(rooms, int(numbers[0]), int(numbers[1]))
+
+    def __str__(self) -> str:
+        return f"{self.rooms}:{self.count}:{self.seed}"
+
+
+def sample(draw: Draw) -> Iterator[Mutant]:
     """Draw positions from all files, and one mutant for each; changes of annotations and texts do not count."""
     places: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
-    codes = {path: (ROOT / path).read_text() for path in sources()}
+    codes = {path: (ROOT / path).read_text() for path in sources(draw.rooms)}
     for path, code in codes.items():
         nodes = list(ast_nodes(get_ast(code)))
         for name in operator_names():
@@ -160,7 +215,7 @@ def sample(count: int, seed: int) -> Iterator[Mutant]:
             for occurrence, (line, column) in enumerate(spots):
                 places.setdefault((path, line, column), []).append((name, occurrence))
     order = sorted(places)
-    rng = random.Random(seed)
+    rng = random.Random(draw.seed)
     rng.shuffle(order)
     num_drawn = 0
     for path, line, column in order:
@@ -170,18 +225,18 @@ def sample(count: int, seed: int) -> Iterator[Mutant]:
             continue
         yield mutant
         num_drawn += 1
-        if num_drawn == count:
+        if num_drawn == draw.count:
             return
 
 
-def stored_sample(count: int, seed: int) -> list[Mutant]:
+def stored_sample(draw: Draw) -> list[Mutant]:
     """Return the sample, drawn once for the same code: drawing takes some 20 seconds."""
-    digest = hashlib.sha256(f"{count} {seed}".encode() + Path(__file__).read_bytes())
-    for path in sources():
+    digest = hashlib.sha256(str(draw).encode() + Path(__file__).read_bytes())
+    for path in sources(draw.rooms):
         digest.update((ROOT / path).read_bytes())
     place = SAMPLES / f"{digest.hexdigest()[:12]}.json"
     if not place.exists():
-        mutants = [asdict(mutant) for mutant in sample(count, seed)]
+        mutants = [asdict(mutant) for mutant in sample(draw)]
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(mutants))
     return [Mutant(**fields) for fields in json.loads(place.read_text())]
@@ -234,8 +289,8 @@ def _is_neutral(decorator: ast.expr) -> bool:
 
 
 def stamp(path: str, outcome: str, killer: str, root: Path = ROOT) -> str:
-    """Return a fingerprint of what a result depends on: the changed file and the tests that decided."""
-    digest = hashlib.sha256((root / path).read_bytes())
+    """Return a fingerprint of what a result depends on: the changed file without its prose, the tests that decided."""
+    digest = hashlib.sha256(hash_of((root / path).read_text()).encode())
     if killer:
         file, *names = killer.partition("[")[0].split("::")
         if (root / file).exists():
@@ -343,40 +398,43 @@ def tally(mutants: list[Mutant], judged: dict[str, str]) -> Tally:
     return Tally(len(mutants), done, survivors, len(equivalent))
 
 
-def page(samples: dict[int, list[Mutant]], command: str) -> str:
-    """Return the page of samples by seed: scores and every survivor with its judgement."""
+def page(samples: dict[Draw, list[Mutant]], command: str) -> str:
+    """Return the page of samples: scores and every survivor with its judgement."""
     judged = json.loads(JUDGED.read_text()) if JUDGED.exists() else {}
-    tallies = {seed: tally(mutants, judged) for seed, mutants in samples.items()}
+    tallies = {draw: tally(mutants, judged) for draw, mutants in samples.items()}
+    commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True)
+    places = "; ".join(f"{rooms}: " + ", ".join(f"`{place}`" for place in ROOMS[rooms]) for rooms in ROOMS)
     lines = [
         "# Mutants: what the tests notice",
         "",
-        f"Written by `{command}` from `mutants.jsonl` and the judgements in `mutants_judged.json`; do not edit.",
+        f"Written by `{command}` at commit {commit.strip()} from `mutants.jsonl` and the judgements in "
+        "`mutants_judged.json`; do not edit.",
         "",
-        "Each mutant changes one place of " + ", ".join(f"`{room}`" for room in ROOMS) + " and runs against the tests "
-        f"nearest to its file that call the changed function. {LEFT_OUT}",
+        f"Each mutant changes one place ({places}) and runs against the tests nearest to its file that call the "
+        "changed function.",
         "",
-        "Wanted: of at least 200 mutants, 95 % of those that change behaviour die. The first sample is the one that "
-        "tests were written for. *Equivalent* are survivors that were judged to change no behaviour. A survivor whose "
-        "nearest tests changed since counts as not run, so the score of an unfinished sample is too high.",
+        "Wanted: of at least 200 mutants of `core`, 95 % of those that change behaviour die. *Equivalent* are "
+        "survivors that were judged to change no behaviour. A survivor whose nearest tests changed since counts as "
+        "not run, so the score of an unfinished sample is too high.",
         "",
-        "| seed | drawn | run | died | survived | equivalent | score | gate |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-        *(_row(seed, found) for seed, found in tallies.items()),
+        "| rooms | seed | drawn | run | died | survived | equivalent | score | gate |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        *(_row(draw, found) for draw, found in tallies.items()),
     ]
-    for seed, found in tallies.items():
-        lines += ["", f"## Survivors of seed {seed}", "", "| where | code | mutant | judgement |"]
+    for draw, found in tallies.items():
+        lines += ["", f"## Survivors of {draw.rooms}, seed {draw.seed}", "", "| where | code | mutant | judgement |"]
         lines += ["| --- | --- | --- | --- |", *(_survivor(record, judged) for record in found.survivors)]
     return "\n".join(lines) + "\n"
 
 
-def _row(seed: int, found: Tally) -> str:
+def _row(draw: Draw, found: Tally) -> str:
     if found.num_drawn < MIN_DRAWN:
         gate = "-"
     else:
         gate = "met" if found.score >= WANTED and len(found.done) == found.num_drawn else "not met"
     score = f"{100 * found.score:.1f} % of {found.num_effective}"
     return (
-        f"| {seed} | {found.num_drawn} | {len(found.done)} | {found.num_dead} | "
+        f"| {draw.rooms} | {draw.seed} | {found.num_drawn} | {len(found.done)} | {found.num_dead} | "
         f"{len(found.survivors)} | {found.num_equivalent} | {score} | {gate} |"
     )
 
@@ -395,20 +453,20 @@ def _cell(text: object) -> str:
 def main() -> None:
     """Draw, run and write the page."""
     parser = argparse.ArgumentParser(description="mutation testing of the mathematical rooms")
-    parser.add_argument("--count", type=int, nargs="+", default=[220, 60], help="number of mutants of each sample")
-    parser.add_argument("--seed", type=int, nargs="+", default=[0, 1], help="seeds of the samples")
+    parser.add_argument(
+        "--samples", type=Draw.read, nargs="+", default=[Draw("core", 220, 0), Draw("search", 40, 0)],
+        metavar="ROOMS:COUNT:SEED", help=f"what to draw; ROOMS is one of {', '.join(ROOMS)}",
+    )  # fmt: skip
     parser.add_argument("--first", type=int, help="run only the first ones of each sample; writes no page")
     parser.add_argument("--only", default="", help="run only mutants of files whose path has this text; writes no page")
     parser.add_argument("--page", action="store_true", help="run nothing, only write the page")
     options = parser.parse_args()
-    if len(options.count) != len(options.seed):
-        parser.error(f"--count {options.count} and --seed {options.seed} must have one number for each sample")
-    samples = {seed: stored_sample(count, seed) for count, seed in zip(options.count, options.seed, strict=True)}
+    samples = {draw: stored_sample(draw) for draw in options.samples}
     if not options.page:
         run([one for mutants in samples.values() for one in mutants[: options.first] if options.only in one.path])
     if not options.only and options.first is None:
-        counts, seeds = (" ".join(map(str, numbers)) for numbers in (options.count, options.seed))
-        PAGE.write_text(page(samples, f"make mutants MUTANTS='--count {counts} --seed {seeds}'"))
+        names = " ".join(map(str, options.samples))
+        PAGE.write_text(page(samples, f"make mutants MUTANTS='--samples {names}'"))
 
 
 if __name__ == "__main__":

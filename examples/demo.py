@@ -47,10 +47,11 @@ def learn_control(run: Path, profile: str, extra: list[str]) -> int:
     if (run / "summary.json").is_file():
         print(f"{run}/ holds a finished run, which is kept; --fresh trains anew.", flush=True)
         return 0
-    words = ["train", *CONTROL, f"profile={profile}", f"hydra.run.dir={run}", *extra]
+    # --no-report: the page is written at the end, with the episode that is drawn there.
+    words = ["train", *CONTROL, f"profile={profile}", f"hydra.run.dir={run}", *extra, "--no-report"]
     if any((run / "checkpoints").glob("epoch_*")):
         print(f"{run}/ holds an unfinished run: going on from its last checkpoint; --fresh starts anew.\n")
-        words = ["train", f"resume={run}"]
+        words = ["train", f"resume={run}", "--no-report"]
     print(f"    $ mbrl-hdp {' '.join(words)}\n")
     if profile == "fast":
         print("100 random episodes, a model, then three rounds of 20 episodes: two to four minutes on one core.")
@@ -62,16 +63,20 @@ def learn_control(run: Path, profile: str, extra: list[str]) -> int:
 
 
 def show_control(run: Path, out: Path) -> None:
-    """Draw the learning curve and an animated episode; say what was reached."""
+    """Draw the learning curve, an animated episode and the page of the run; say what was reached."""
     from mbrl_hdp.report.animation import animate_run
     from mbrl_hdp.report.curves import PAPER_RETURNS, write_learning_curve
+    from mbrl_hdp.report.html import write_page
 
     print("\nDrawing ...", flush=True)
     curve = write_learning_curve(run, out / "learning_curve.png", TRUE_CONTEXTS)
-    rollout, record = animate_run(run, out / "rollout.gif")
+    drawn, record = animate_run(run)
+    rollout = shutil.copy(drawn, out / "rollout.gif")
+    page = write_page([run])
     shown = f"one evaluation episode (return {record.episode_return:.1f}): cart and pole, the true context, the belief"
     print(f"  {curve}   returns over the episodes seen, beside the paper's, and the contexts found")
     print(f"  {rollout}          {shown}")
+    print(f"  {page}   the training as a page, with the episode; {out / 'report.html'} is that of the log")
     summary = json.loads((run / "summary.json").read_text())
     reached = (
         f"{summary['return_mean']:.2f} +- {summary['return_std']:.2f} over {summary['num_eval_episodes']} episodes"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mbrl_hdp.envs.registration import register_envs
+from mbrl_hdp.inference.views import provide_views
 from mbrl_hdp.lazy import lazy_names
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _MODULES = {
 __all__, __getattr__ = lazy_names(__name__, _MODULES)
 
 register_envs()
+provide_views("mbrl_hdp.report.views")
 
 
 def __dir__() -> list[str]:

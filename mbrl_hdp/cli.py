@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,16 +26,19 @@ _FIT_WORDS = (
     "time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 dynamics=linear out=DIR"
 )
 
-_TRAIN_HELP = """usage: mbrl-hdp train [key=value ...] [-m] [--cfg job] [--config-dir FOLDER] [--trust]
-       mbrl-hdp train resume=RUN [--trust]
+_TRAIN_HELP = """usage: mbrl-hdp train [key=value ...] [-m] [--cfg job] [--config-dir FOLDER] [--no-report]
+       mbrl-hdp train resume=RUN [--trust] [--no-report]
 
 Learn to control by Algorithm 1.
   -m, --multirun       a sweep: every combination of values between commas, as in seed=0,1,2 agent=c_cem,c_sac
   --cfg job            print the full typed configuration and do nothing
   --config-dir FOLDER  look for presets in a folder of yours, too
+  --no-report          write no report.html at the end
   --trust              with resume=RUN: let the run import the modules that its settings name
   --hydra-help         Hydra's own flags
 env=, experiment= and env/budgets= take the presets in conf/ (a wrong name lists them)."""
+
+_NO_REPORT = "--no-report"
 
 Command = Callable[[list[str]], int]
 
@@ -81,7 +85,8 @@ def train(words: list[str]) -> int:
         return 0
     from mbrl_hdp.experiments.app import run_app
 
-    return run_app(words, _draw_curve)
+    has_page = _NO_REPORT not in words
+    return run_app([word for word in words if word != _NO_REPORT], partial(_finish, has_page=has_page))
 
 
 def _settings_help(name: str) -> str:
@@ -90,10 +95,10 @@ def _settings_help(name: str) -> str:
     return help_text(name)
 
 
-def _draw_curve(folder: Path) -> None:
-    from mbrl_hdp.report.curves import write_learning_curve
+def _finish(folder: Path, has_page: bool) -> None:
+    from mbrl_hdp.report.run_report import write_run_report
 
-    write_learning_curve(folder)
+    write_run_report(folder, has_page)
 
 
 def fit(words: list[str]) -> int:
@@ -101,6 +106,7 @@ def fit(words: list[str]) -> int:
     parser = _parser("fit", fit)
     parser.add_argument("words", nargs="*", metavar="DATA [key=value ...]", help=_FIT_WORDS)
     parser.add_argument("--cfg", choices=["job"], help="print the full typed configuration and do nothing")
+    parser.add_argument(_NO_REPORT, action="store_true", help="write no report.html")
     if {"-h", "--help"} & set(words):
         print(parser.format_help() + "\n" + _settings_help("fit"))
         return 0
@@ -115,8 +121,9 @@ def fit(words: list[str]) -> int:
     from mbrl_hdp.report.effects import Names
     from mbrl_hdp.report.fit_report import write_fit_report
 
-    names = Names(outcome.log.obs_names, outcome.log.act_names)
-    print(write_fit_report(outcome.model, outcome.analysis, job.out, names))
+    names = Names.of(outcome.log)
+    has_page = not options.no_report
+    print(write_fit_report(outcome.model, outcome.analysis, job.out, names, outcome.log, has_page))
     return 0
 
 
@@ -156,7 +163,7 @@ def evaluate(words: list[str]) -> int:
     if options.seed is not None and options.seed < 0:
         raise MbrlHdpError(f"--seed must be at least 0, got {options.seed}")
     if options.video is not None:
-        _check_video(Path(options.video))
+        _check_target("--video", Path(options.video), ".gif", "episodes are written as animated GIFs")
     from mbrl_hdp.experiments.runs import evaluate_run
 
     result = evaluate_run(Path(options.run), options.episodes, options.trust, options.seed, options.render)
@@ -174,6 +181,27 @@ def evaluate(words: list[str]) -> int:
     return 0
 
 
+def compare(words: list[str]) -> int:
+    """Compare runs and seeds, grouped by the settings that differ: compare RUN_OR_SWEEP... -o DIR."""
+    parser = _parser("compare", compare)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directory, sweep folder or pattern ('multirun/*')")
+    parser.add_argument("-o", "--out", default="comparison", help="folder of the files (default: comparison)")
+    options = parser.parse_args(words)
+    from mbrl_hdp.experiments.run_folder import check_can_hold
+
+    check_can_hold("--out", Path(options.out))
+    from mbrl_hdp.report.compare import compare_runs
+    from mbrl_hdp.report.comparison_files import EXPLANATION, print_comparison, write_comparison
+
+    found = compare_runs(options.runs)
+    print_comparison(found)
+    print(EXPLANATION)
+    for remark in found.remarks:
+        print(f"note: {remark}")
+    print(", ".join(str(path) for path in write_comparison(found, options.out)))
+    return 0
+
+
 def tune(words: list[str]) -> int:
     """Choose the planner's settings of a run on its learned model alone; evaluate and resume use them from then on."""
     parser = _parser("tune", tune)
@@ -186,12 +214,40 @@ def tune(words: list[str]) -> int:
     return 0
 
 
-def _check_video(path: Path) -> None:
-    """Raise, before any work, if a video cannot be written."""
-    if path.suffix.lower() != ".gif":
-        raise MbrlHdpError(f"--video {path}: episodes are written as animated GIFs; name a file that ends in .gif")
+def _check_target(flag: str, path: Path, suffix: str, what: str) -> None:
+    """Raise, before any work, if a file cannot be written."""
+    if path.suffix.lower() != suffix:
+        raise MbrlHdpError(f"{flag} {path}: {what}; name a file that ends in {suffix}")
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise MbrlHdpError(f"--video {path}: there is no folder {path.parent}, or it is a folder itself")
+        raise MbrlHdpError(f"{flag} {path}: there is no folder {path.parent}, or it is a folder itself")
+
+
+def report(words: list[str]) -> int:
+    """Write one HTML file that opens offline, for a fit, a run, several runs or a sweep; --live follows a training."""
+    parser = _parser("report", report)
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="folder of a fit or a run, several runs, or a sweep")
+    parser.add_argument("-o", "--out", metavar="FILE.html", help="file to write (default: PATH/report.html)")
+    parser.add_argument("--animate", action="store_true", help="play an episode of the run and show it, animated")
+    parser.add_argument("--trust", action="store_true", help="with --animate: let it import what its settings name")
+    parser.add_argument("--live", action="store_true", help="serve a page on 127.0.0.1 that follows a running training")
+    parser.add_argument("--port", type=int, default=0, help="with --live: port to serve it at (default: any free one)")
+    options = parser.parse_args(words)
+    if options.out is not None:
+        _check_target("-o", Path(options.out), ".html", "a report is a page")
+    from mbrl_hdp.runtime import configure
+
+    configure()
+    if options.live:
+        from mbrl_hdp.report.live import follow
+
+        return follow(options.paths, options.port)
+    from mbrl_hdp.report.html import write_page
+    from mbrl_hdp.report.run_report import animate
+
+    if options.animate:
+        animate(options.paths, options.trust)
+    print(write_page(options.paths, options.out))
+    return 0
 
 
 def plugins(words: list[str]) -> int:
@@ -249,9 +305,11 @@ def _health(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.status for finding in findings)
     failed, differs = counts["missing"], counts["differs"]
     words = "Nothing is missing" if not failed else f"{failed} {'part is' if failed == 1 else 'parts are'} missing"
-    words += f": {counts['ok']} checks are fine"
-    words += f", {differs} differ from what was tested" if differs else ""
-    return words + (f", {counts['optional']} optional parts are not installed" if counts["optional"] else "")
+    words += f": {counts['ok']} {'check is' if counts['ok'] == 1 else 'checks are'} fine"
+    words += f", {differs} {'differs' if differs == 1 else 'differ'} from what was tested" if differs else ""
+    optional = counts["optional"]
+    parts = "optional part is" if optional == 1 else "optional parts are"
+    return words + (f", {optional} {parts} not installed" if optional else "")
 
 
 def reproduce(words: list[str]) -> int:
@@ -265,6 +323,13 @@ def reproduce(words: list[str]) -> int:
     parser.add_argument("--page", action="store_true", help="only write the pages from the finished cells")
     parser.add_argument("--seeds", type=int, nargs="+", help="run these seeds instead of the study's own")
     parser.add_argument("--sizes", type=int, nargs="+", help="run only these max_contexts")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="SETTING=VALUE",
+        help="run only these cells, as in agent=C-CEM,C-SAC task=drone",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each")
     parser.add_argument("--quick", action="store_true", help="tiny cells, to see that it works")
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
@@ -275,7 +340,7 @@ def reproduce(words: list[str]) -> int:
     from mbrl_hdp.runtime import configure
 
     configure()
-    from mbrl_hdp.experiments.reproduce import ReproduceOptions, listing, share_of
+    from mbrl_hdp.experiments.reproduce import FIGURES, ReproduceOptions, listing, only_of, share_of
     from mbrl_hdp.experiments.reproduce import reproduce as run_studies
 
     if options.list:
@@ -292,11 +357,16 @@ def reproduce(words: list[str]) -> int:
         options.sizes,
         share_of(options.share),
         options.page,
+        only_of(options.only),
     )
     if options.stale:
         return _list_stale(options.name or "all", asked)
     for page in run_studies(options.name, asked):
-        print(page)
+        if page.drawings:
+            from mbrl_hdp.report.study_figures import save_drawings
+
+            save_drawings(page.drawings, page.path.parent / FIGURES)
+        print(page.path)
     return 0
 
 
@@ -335,7 +405,7 @@ def _complete(words: list[str]) -> int:
 _COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 _COMMANDS: dict[str, tuple[Command, str]] = {
     function.__name__: (function, (function.__doc__ or "").strip())
-    for function in (train, evaluate, tune, fit, label, reproduce, plugins, doctor)
+    for function in (train, evaluate, report, compare, tune, fit, label, reproduce, plugins, doctor)
 }
 
 
@@ -348,7 +418,7 @@ def _usage() -> str:
             "",
             *lines,
             "",
-            "`mbrl-hdp COMMAND --help` tells more; --debug shows tracebacks; --version the version.",
+            "`mbrl-hdp COMMAND --help` shows more; --debug shows tracebacks; --version the version.",
             'Tab completion: eval "$(mbrl-hdp train -sc install=bash)"',
         ]
     )

@@ -9,6 +9,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import hypothesis
 from jaxtyping import install_import_hook
 
+from tests import shape_memory
+
 # The same examples every time: a green suite stays green. MBRL_HDP_FUZZ=1 draws new ones.
 hypothesis.settings.register_profile("fixed", derandomize=os.environ.get("MBRL_HDP_FUZZ", "0") != "1")
 hypothesis.settings.load_profile("fixed")
@@ -26,6 +28,7 @@ CHECKED = [
 
 # MBRL_HDP_SHAPE_CHECKS=0 switches the checks off, to see a plain traceback.
 if os.environ.get("MBRL_HDP_SHAPE_CHECKS", "1") != "0":
+    shape_memory.install()
     install_import_hook(CHECKED, "beartype.beartype")
 
 import torch

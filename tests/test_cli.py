@@ -12,6 +12,7 @@ BAD_LINES = {
     "unknown command": (["trian"], ["trian", "train"]),
     "unknown group": (["train", "piror=hdp"], ["piror", "prior"]),
     "unknown option": (["train", "prior=hpd"], ["prior", "hpd", "'hdp'"]),
+    "unknown option behind a right one": (["train", "env=drone", "agent=c_sac", "prior=hpd"], ["prior=hpd", "'hdp'"]),
     "unknown env": (["train", "env=cartpole_hrad"], ["env", "cartpole_hard"]),
     "unknown experiment": (["train", "experiment=cartpole_hrad_c_cem"], ["experiment", "cartpole_hard_c_cem"]),
     "unknown agent": (["train", "agent=c_cme"], ["agent", "c_cem"]),

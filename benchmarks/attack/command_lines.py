@@ -176,7 +176,7 @@ def attack(root: Path, is_small: bool) -> Iterator[Verdict]:
     for words, key in sample(LINES, is_small, 16):
         outcome = run_command(words, folder, limit=300.0)
         left = changes(before, state_of(folder))
-        problem = problem_of(outcome, key, left)
+        problem = problem_of(outcome, key, left, is_timed=not is_small)
         text = outcome.lines[0] if problem is None else f"{problem}; {' / '.join(outcome.lines[-2:])[-400:]}"
         kind = REFUSED if problem is None else BAD
         yield Verdict("command_lines", " ".join(words)[-90:], kind, text, outcome.seconds)
@@ -196,8 +196,12 @@ def _prepare(root: Path) -> Path:
     return folder
 
 
-def problem_of(outcome: Outcome, key: str, left: Sequence[str]) -> str | None:
-    """Return what is wrong with a refusal, None if nothing is."""
+def problem_of(outcome: Outcome, key: str, left: Sequence[str], is_timed: bool) -> str | None:
+    """Return what is wrong with a refusal, None if nothing is.
+
+    The small version runs inside the test suite and is not timed: a fork of a large, busy test process is slow for
+    reasons of its own.
+    """
     if outcome.code != 2:
         return f"exit code {outcome.code}"
     if left:
@@ -206,7 +210,7 @@ def problem_of(outcome: Outcome, key: str, left: Sequence[str]) -> str | None:
         return "more than one line"
     if key not in outcome.lines[0]:
         return f"does not name {key!r}"
-    return f"took {outcome.seconds:.1f} s" if outcome.seconds > LIMIT else None
+    return f"took {outcome.seconds:.1f} s" if is_timed and outcome.seconds > LIMIT else None
 
 
 FAMILY = Family(

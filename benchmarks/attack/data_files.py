@@ -27,7 +27,7 @@ class BadFile:
     """A data file that cannot be used.
 
     Attributes:
-        name: file name; a word of it tells what is wrong.
+        name: file name; a word of it says what is wrong.
         make: writes it.
         place: what the one line must name besides the file.
         command: fit or label.
@@ -189,7 +189,7 @@ def attack(root: Path, is_small: bool) -> Iterator[Verdict]:
         words = ["fit", bad.name, *QUICK_FIT, "out=out"] if bad.command == "fit" else ["label", str(model), bad.name]
         before = state_of(folder)
         outcome = run_command(words, folder, limit=300.0)
-        problem = problem_of(outcome, bad.place, changes(before, state_of(folder)))
+        problem = problem_of(outcome, bad.place, changes(before, state_of(folder)), is_timed=not is_small)
         if (
             problem is None
             and bad.name not in outcome.lines[0]

@@ -184,7 +184,7 @@ class NonMarkovianChain(MarkovChain):
         return _draw(self._cumulative.take(state.previous, axis=1), uniform)
 
     def with_counter(self) -> tuple[FloatArray, FloatArray]:
-        """Refuse: the process is not Markovian in (context, steps left)."""
+        """Raise: the process is not Markovian in (context, steps left)."""
         raise ConfigError("a NonMarkovianChain is no Markov chain over (context, steps left in the cool-off)")
 
 
@@ -324,7 +324,7 @@ def chain_from_config(
 
 
 def check_chain(chain: Any, num_contexts: int) -> Chain:
-    """Refuse what is not a chain over exactly `num_contexts` contexts."""
+    """Raise if this is not a chain over exactly `num_contexts` contexts."""
     if not isinstance(chain, Chain):
         raise ConfigError(f"chain must be a MarkovChain or another Chain, got {type(chain).__name__}")
     if chain.num_contexts != num_contexts:

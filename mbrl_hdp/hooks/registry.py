@@ -243,7 +243,7 @@ def _check_disable(disable: Sequence[str], sources: Sequence[PluginSource]) -> N
 
 
 def _split_repeated(sources: Sequence[PluginSource]) -> tuple[list[PluginSource], list[PluginProblem]]:
-    """Refuse entry-point names that two packages share: nobody could tell which one `disable_plugins` means."""
+    """Raise if two packages share an entry-point name: `disable_plugins` could mean either."""
     owners: dict[str, list[PluginSource]] = {}
     for source in sources:
         owners.setdefault(source.name, []).append(source)

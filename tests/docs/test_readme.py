@@ -9,12 +9,14 @@ from mbrl_hdp.cli import _COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("control", "environments", "logs", "report"))]
+TEXT = "\n".join(page.read_text() for page in PAGES)
 
 
 def test_python_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) >= 2
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) >= 4
     namespace = {"__name__": "readme"}
     for number, block in enumerate(blocks):
         exec(compile(block, f"README block {number}", "exec"), namespace)
@@ -28,7 +30,7 @@ def test_own_prior_is_about_twenty_lines():
     assert len(code) <= 20
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"^    \$?\s*mbrl-hdp (\w+)", README, re.MULTILINE))))
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"^    \$?\s*mbrl-hdp (\w+)", TEXT, re.MULTILINE))))
 def test_commands_exist(command):
     assert command in _COMMANDS
 
@@ -39,9 +41,14 @@ def test_make_targets_exist():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_links_lead_somewhere():
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
-        assert link.startswith("https://") or (ROOT / link).exists(), link
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def test_every_command_is_in_the_readme():
+    assert set(re.findall(r"^    mbrl-hdp (\w+)", README, re.MULTILINE)) == set(_COMMANDS)
 
 
 def test_the_refusal_shown_is_the_real_one(capsys):

@@ -101,7 +101,7 @@ def test_told_keeps_the_counter():
     belief = ExactFilter(chain, 1)
     seen = []
     for context in (1, 1, 1, 1, 0, 0):
-        belief.told(np.array([context]))
+        belief.reveal(np.array([context]))
         belief.update(np.zeros((1, 2)))
         seen.append(belief.contexts[0, 1])
     # Full counter: no switch before the third step; after the switch to 0 again none for three steps.

@@ -68,6 +68,8 @@ def test_the_wheel_holds_configs_lock_and_plugins(wheel):
         f"mbrl_hdp_{kind}/__init__.py"
         for kind in ("priors", "distillers", "dynamics", "agents", "planners", "baselines")
     } <= names
+    templates = {f"mbrl_hdp/report/templates/{path.name}" for path in (ROOT / "mbrl_hdp/report/templates").iterdir()}
+    assert {"mbrl_hdp/report/templates/page.html", "mbrl_hdp/report/templates/page.js"} <= templates <= names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "conf/"))]
 
 

@@ -41,14 +41,17 @@ def fitzhugh_nagumo() -> System:
 
 
 def duffing() -> System:
-    """Duffing oscillator: a soft, a hard and a double-well spring."""
+    """Duffing oscillator: a soft, a hard and a double-well spring.
+
+    Switching pumps energy into some episodes (amplitudes of 25), where the hard spring needs short steps.
+    """
 
     def derivative(state: FloatArray, act: FloatArray, parameters: FloatArray) -> FloatArray:
         x, v = state
         return np.stack([v, -0.2 * v - parameters[0] * x - parameters[1] * x**3 + 2.0 * act[0]])
 
     contexts = np.array([[1.0, 0.0], [1.0, 3.0], [-1.0, 1.0]])
-    return System("duffing", derivative, contexts, box_start([-1.5, -1.5], [1.5, 1.5]), noisy=[1])
+    return System("duffing", derivative, contexts, box_start([-1.5, -1.5], [1.5, 1.5]), noisy=[1], num_substeps=16)
 
 
 def rossler() -> System:
