@@ -299,6 +299,18 @@ def _start(state, obs, states, num_shared, p, first, rows):
 
 @compiled()
 @no_type_check
+def _store(state, reached, first, rows, body_width):
+    """Write a chunk of states to where the plans are, `C S`; bodies after the first are alike in all rows."""
+    for s in range(body_width):
+        for r in range(rows):
+            reached[first + r, s] = state[s, r]
+    for s in range(body_width, state.shape[0]):
+        for r in range(rows):
+            reached[first + r, s] = state[s, 0]
+
+
+@compiled()
+@no_type_check
 def _predict_change(x, k, tables, noise, change, pre, width):
     """Run the networks of slot k and return to the data's units."""
     forward_chunk(x, tables.affine[k], tables.by_unit[k], tables.out_bias[k], change, pre, width)
@@ -358,9 +370,4 @@ def _roll_out(obs, acts, paths, tables, noise, is_noisy, states):
                     own_noise = noise[p, h, body * num_changes : (body + 1) * num_changes]
                     _predict_change(x, paths[p, h], tables, own_noise, change, pre, width)
                     _advance(own, change, sine, cosine, tables, width)
-                for s in range(body_width):
-                    for r in range(rows):
-                        states[h, p, first + r, s] = state[s, r]
-                for s in range(body_width, obs.shape[0]):
-                    for r in range(rows):
-                        states[h, p, first + r, s] = state[s, 0]
+                _store(state, states[h, p], first, rows, body_width)

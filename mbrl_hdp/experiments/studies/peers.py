@@ -1,4 +1,4 @@
-"""`peers`: other libraries' models on the data of `systems_fit`, told the true number of contexts, beside `fit`."""
+"""`peers`: other libraries' models on the data of `systems_fit`, given the true number of contexts, beside `fit`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def page(records: list[CellRecord]) -> Page:
     rows = [[name, _kind(name), *(_shown(found.get((name, method))) for method in RUNS)] for name in names]
     body = (
         "The plain data of [systems_fit](systems_fit.md) (100 episodes of 100 random actions, one seed). The peers are "
-        "told the true number of contexts, `fit` is not. `ar_hmm`: dynamax's autoregressive hidden Markov model with "
+        "given the true number of contexts, `fit` is not. `ar_hmm`: dynamax's autoregressive hidden Markov model with "
         "sticky transitions and the action as an input, best of five starts, 1 % of noise on the changes (exact data "
         "makes its covariances singular). `residual_hmm`: hmmlearn's Gaussian model of the residuals of one pooled "
         "head with features chosen from the data, best of five starts. Accuracy after the best matching of contexts, "
