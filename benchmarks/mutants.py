@@ -81,7 +81,15 @@ NEAREST = (
             RECORDS,
         ),
     ),
-    ("mbrl_hdp/inference/elbo", ("tests/inference/test_elbo.py", "tests/inference/test_trainer.py", RECORDS)),
+    (
+        "mbrl_hdp/inference/elbo",
+        (
+            "tests/inference/test_elbo.py",
+            "tests/inference/test_trainer.py",
+            "tests/inference/test_partly_missing.py",
+            RECORDS,
+        ),
+    ),
     (
         "mbrl_hdp/inference/model",
         (
