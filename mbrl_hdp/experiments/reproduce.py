@@ -9,13 +9,16 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import ConfigError, MbrlHdpError, did_you_mean
 from mbrl_hdp.experiments.config import MAX_SEED
+from mbrl_hdp.experiments.confirm import confirm
 from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.experiments.studies.drawings import Drawing
 from mbrl_hdp.experiments.studies.records import append_record, changes, read_records, records_path, state_counts
@@ -53,6 +56,8 @@ class ReproduceOptions:
         share: (index, count): run only every count-th cell from index on, without writing the page.
         is_page_only: write the pages from the cells that are there; run nothing.
         only: run only the cells whose setting of this name has one of these values; all by default.
+        is_missing_only: leave stale cells as they are.
+        confirm: cells to run again for each earlier version of the code, instead of all that are stale by code.
     """
 
     seeds: Sequence[int] | None = None
@@ -63,6 +68,8 @@ class ReproduceOptions:
     share: tuple[int, int] | None = None
     is_page_only: bool = False
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    is_missing_only: bool = False
+    confirm: int = 0
 
     @property
     def folder(self) -> Path:
@@ -82,6 +89,8 @@ def reproduce(name: str, options: ReproduceOptions) -> list[WrittenPage]:
     """Run the cells of a study (or of `all`) that are not up to date and write its pages; return them."""
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    if options.confirm < 0:
+        raise ConfigError(f"--confirm must be at least 1 cell, got {options.confirm}")
     if any(not 0 <= seed <= MAX_SEED for seed in options.seeds or ()):
         raise ConfigError(f"--seeds takes numbers from 0 to {MAX_SEED}, got {list(options.seeds or ())}")
     studies = _studies(name)
@@ -160,7 +169,12 @@ def _studies(name: str) -> list[Study]:
 def _reproduce(study: Study, options: ReproduceOptions) -> WrittenPage:
     if options.is_page_only:
         return write_page(study, options)
-    if options.jobs > 1 and options.share is None:
+    if options.confirm:
+        for outcome in confirm(
+            study, options.folder, _asked(study, options), options.confirm, partial(run_cell, study)
+        ):
+            print(f"{study.name}: {outcome.words}", flush=True)
+    elif options.jobs > 1 and options.share is None:
         _run_side_by_side(study.name, options)
     else:
         run_missing(study, options)
@@ -169,8 +183,8 @@ def _reproduce(study: Study, options: ReproduceOptions) -> WrittenPage:
     return write_page(study, options)
 
 
-def run_missing(study: Study, options: ReproduceOptions) -> int:
-    """Run the cells that were never run or are stale; return how many."""
+def _asked(study: Study, options: ReproduceOptions) -> list[Settings]:
+    """Return the cells of a study that the options select."""
     cells = study.cells(options.seeds, options.is_quick)
     if options.sizes is not None:
         known = _sizes(cells)
@@ -182,14 +196,25 @@ def run_missing(study: Study, options: ReproduceOptions) -> int:
     cells = [cell for cell in cells if _is_selected(cell, options.only)]
     if options.share is not None:  # of all cells: what is done changes while other processes work
         cells = cells[options.share[0] :: options.share[1]]
-    done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
+    return cells
+
+
+def run_cell(study: Study, cell: Settings) -> CellRecord:
+    """Run one cell; return its record."""
+    started = time.perf_counter()
+    identity, commit = study.identity(cell), code_version()  # before it runs: what is edited meanwhile must not count
+    results = study.run(cell)
+    return CellRecord(cell, results, commit, time.perf_counter() - started, identity)
+
+
+def run_missing(study: Study, options: ReproduceOptions) -> int:
+    """Run the cells that were never run or are stale; return how many."""
+    cells = _asked(study, options)
+    records = read_records(study, options.folder, cells)
+    done = {key for key, record in records.items() if options.is_missing_only or record.state == CURRENT}
     cells = [cell for cell in cells if cell_key(cell) not in done]
-    commit = code_version()
     for number, cell in enumerate(cells):
-        started = time.perf_counter()
-        identity = study.identity(cell)  # before the cell runs: a file that is edited meanwhile must not count
-        results = study.run(cell)
-        record = CellRecord(cell, results, commit, time.perf_counter() - started, identity)
+        record = run_cell(study, cell)
         append_record(record, records_path(study.name, options.folder))
         print(f"{study.name} {number + 1}/{len(cells)}: {cell_words(cell)}, {record.time_s:.0f} s", flush=True)
     return len(cells)
@@ -205,7 +230,10 @@ def write_page(study: Study, options: ReproduceOptions) -> WrittenPage:
     path = options.folder / f"{study.name}.md"
     page = study.page(records) if records else None
     text = [f"# {study.title}", "", f"Written by `mbrl-hdp reproduce {study.name}`; do not edit.", ""]
-    text += [f"{len(records)} of {len(cells)} cells are finished.{_stale_words(records)}", ""]
+    text += [
+        f"{len(records)} of {len(cells)} cells are finished.{_stale_words(records)}{_confirmed_words(records)}",
+        "",
+    ]
     if page is not None:
         is_stale = any(record.state != CURRENT for record in records)
         text += [_gates(page.gates, is_stale), "", page.body, ""]
@@ -236,6 +264,17 @@ def _stale_words(records: list[CellRecord]) -> str:
         f" **Stale: {'; '.join(lines)}.** Stale cells were measured with other code or other settings than the present "
         f"ones, or before that was recorded. They and gates are marked {MARK}; `mbrl-hdp reproduce` runs them again."
     )
+
+
+def _confirmed_words(records: list[CellRecord]) -> str:
+    """Return which cells stand by a sample that was run again; nothing if none does."""
+    notes = Counter(r.confirmation for r in records if r.confirmation is not None and r.state == CURRENT)
+    lines = [
+        f"{number} were run with earlier code only; {note.sample} of the {note.group} cells of it were run again "
+        f"at {note.commit}, with the same results to the last digit"
+        for note, number in notes.items()
+    ]
+    return f" Confirmed by sample: {'; '.join(lines)}." if lines else ""
 
 
 def code_version() -> str:
@@ -292,6 +331,7 @@ def _child_words(name: str, options: ReproduceOptions, index: int) -> list[str]:
     words = [sys.executable, "-m", "mbrl_hdp", "reproduce", name, "--out", str(options.out)]
     words += ["--share", f"{index}/{options.jobs}"]
     words += ["--quick"] if options.is_quick else []
+    words += ["--missing"] if options.is_missing_only else []
     words += ["--seeds", *map(str, options.seeds)] if options.seeds else []
     words += ["--only", *(f"{key}={','.join(values)}" for key, values in options.only.items())] if options.only else []
     return words + (["--sizes", *map(str, options.sizes)] if options.sizes else [])
