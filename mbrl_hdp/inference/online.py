@@ -54,7 +54,7 @@ class OnlineFilter:
         self.log_evidence, self.num_steps = float("nan"), 0
         # Compile now, not in the first step of a control loop.
         update_belief_into(self._belief, self._densities, self._transition, self._filtered, self._following)
-        self._filtered[:] = self._initial
+        self._begin()
 
     @property
     def num_contexts(self) -> int:
@@ -71,6 +71,11 @@ class OnlineFilter:
         """Distribution of the context that acted on the last step, `initial` before the first one (a copy)."""
         return self._filtered.copy()
 
+    @property
+    def log_lik(self) -> Float[np.ndarray, " k"]:
+        """Log-likelihood of the last step in every context, which a novelty alarm takes; NaN before it (a copy)."""
+        return self._densities.copy()
+
     def reset(self, obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
         """Begin an episode at its first observation; return the belief, which is `initial`.
 
@@ -79,9 +84,7 @@ class OnlineFilter:
         """
         first = self._row(obs)
         self._obs, self._next_obs = first, np.zeros_like(first)
-        self._belief[:] = self._initial
-        self._filtered[:] = self._initial
-        self.log_evidence, self.num_steps = float("nan"), 0
+        self._begin()
         return self.belief
 
     def update(
@@ -121,6 +124,13 @@ class OnlineFilter:
         out[:] = self._belief
         return out
 
+    def fresh(self) -> OnlineFilter:
+        """Return another filter of the same model, before its first `reset`; cheap, for many streams.
+
+        Both share the compiled density and its buffers: use them from one thread.
+        """
+        return OnlineFilter(self._initial, self._transition, self._log_lik)
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that `restore` needs, as plain arrays (copies).
 
@@ -152,9 +162,16 @@ class OnlineFilter:
         belief, filtered = (self._distribution(state[name], name) for name in ("belief", "filtered"))
         obs = np.zeros(0) if not np.size(state["obs"]) else self._row(state["obs"])
         log_evidence, num_steps = _number(state, "log_evidence"), int(_number(state, "num_steps"))
+        self._begin()
         self._belief[:], self._filtered[:] = belief, filtered
         self._obs, self._next_obs = (obs if obs.size else None), np.zeros_like(obs)
         self.log_evidence, self.num_steps = log_evidence, num_steps
+
+    def _begin(self) -> None:
+        self._belief[:] = self._initial
+        self._filtered[:] = self._initial
+        self._densities.fill(np.nan)
+        self.log_evidence, self.num_steps = float("nan"), 0
 
     def _row(self, obs: Any) -> Vector:
         shape = (self._log_lik.table.obs_dim,) if isinstance(self._log_lik, CompiledRow) else np.shape(obs)

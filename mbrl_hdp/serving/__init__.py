@@ -1,0 +1,1 @@
+"""Models outside the notebook: exported for other runtimes, or served to many streams at once."""
