@@ -58,6 +58,55 @@ def run_serve(options: argparse.Namespace) -> int:
     return serve(served, ServeOptions(options.host, options.port, limits, options.max_bytes, state))
 
 
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `mbrl-hdp export`."""
+    parser.add_argument("source", metavar="RUN_OR_MODEL", help=_SOURCE)
+    parser.add_argument("-o", "--out", default="exported", metavar="DIR", help="folder to write (default: exported)")
+    parser.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        help="compare the files with the model, step by step (default: where onnxruntime is installed)",
+    )
+    parser.add_argument("--trust", action="store_true", help=_TRUST)
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Write the files, compare them with the model, print what was done.
+
+    Raises:
+        ConfigError: if there is nothing to export, or a package is missing.
+        ExportError: if the files do not return the model's numbers.
+    """
+    require("onnx", "onnx")
+    if options.check:
+        require("onnxruntime", "onnx")
+    from mbrl_hdp.experiments.run_folder import check_can_hold
+
+    folder = Path(options.out)
+    check_can_hold("--out", folder)
+    from mbrl_hdp.runtime import configure
+
+    configure()
+    from mbrl_hdp.serving.export import export_onnx
+    from mbrl_hdp.serving.loading import open_served
+
+    served = open_served(options.source, options.trust, needs_agent=False)
+    words = export_onnx(served, folder)
+    print(f"{folder}: {', '.join([*words['files'].values(), 'export.json', 'run.py', 'README.md'])}")
+    if served.agent_name is not None and served.policy is None:
+        print(f"agent={served.agent_name} is no SAC policy: a planner cannot be written as ONNX, only the filter was")
+    if options.check or (options.check is None and importlib.util.find_spec("onnxruntime") is not None):
+        from mbrl_hdp.serving.export_check import check_export
+
+        found = check_export(served, folder)
+        parts = {"beliefs": found.belief, "log evidence": found.log_evidence, "actions": found.action}
+        seen = ", ".join(f"{name} {value:.1e}" for name, value in parts.items() if value is not None)
+        print(f"checked on {found.num_steps} imagined steps with onnxruntime; largest differences: {seen}")
+    else:
+        print("not checked: pip install onnxruntime, or leave out --no-check")
+    return 0
+
+
 def require(module: str, extra: str) -> None:
     """Raise if a package of an extra is not installed.
 
