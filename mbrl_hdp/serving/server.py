@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import json
+import os
 import signal
 import sys
 import time
@@ -106,9 +107,8 @@ class Server:
         except OSError as error:
             await self._runner.cleanup()
             where = f"--host {self.options.host} --port {self.options.port}"
-            raise ConfigError(
-                f"{where}: {error.strerror or error}; choose another, --port 0 takes any free port"
-            ) from error
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise ConfigError(f"{where}: {why}; choose another, --port 0 takes any free one") from error
         self.port = self._runner.addresses[0][1]
 
     async def run(self, stop: asyncio.Event) -> None:
