@@ -41,6 +41,8 @@ _EXTRAS = {
         "sweeps with Ray (hydra/launcher=ray)",
         "pip install --no-deps -r requirements-ray.lock",
     ),
+    "onnxruntime": ("`mbrl-hdp export` (with onnx)", "pip install 'mbrl-hdp[onnx]'"),
+    "aiohttp": ("`mbrl-hdp serve`", "pip install 'mbrl-hdp[serve]'"),
     "minari": ("Minari datasets in and out", "pip install minari"),
     "gpytorch": ("agent=gpmm", "pip install 'mbrl-hdp[baselines]'"),
     "sb3_contrib": ("agent=rnn_ppo, rnn_ppo_plain, sac_stack", "pip install 'mbrl-hdp[baselines]'"),
