@@ -20,6 +20,7 @@ from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 if TYPE_CHECKING:
     from mbrl_hdp.doctor import Finding
     from mbrl_hdp.experiments.reproduce import ReproduceOptions
+    from mbrl_hdp.experiments.sweep import JobOutcome
 
 _FIT_WORDS = (
     "a .csv (.tsv, .txt), .npz or parquet file, a folder of parquet files or minari:ID, then settings, as in "
@@ -31,6 +32,8 @@ _TRAIN_HELP = """usage: mbrl-hdp train [key=value ...] [-m] [--cfg job] [--confi
 
 Learn to control by Algorithm 1.
   -m, --multirun       a sweep: every combination of values between commas, as in seed=0,1,2 agent=c_cem,c_sac
+                       hydra/launcher=joblib|ray|submitit_local|submitit_slurm runs its jobs side by side;
+                       the same sweep with the same hydra.sweep.dir=DIR again skips finished jobs and resumes others
   --cfg job            print the full typed configuration and do nothing
   --config-dir FOLDER  look for presets in a folder of yours, too
   --no-report          write no report.html at the end
@@ -86,7 +89,7 @@ def train(words: list[str]) -> int:
     from mbrl_hdp.experiments.app import run_app
 
     has_page = _NO_REPORT not in words
-    return run_app([word for word in words if word != _NO_REPORT], partial(_finish, has_page=has_page))
+    return run_app([word for word in words if word != _NO_REPORT], partial(_finish, has_page=has_page), _show_sweep)
 
 
 def _settings_help(name: str) -> str:
@@ -99,6 +102,26 @@ def _finish(folder: Path, has_page: bool) -> None:
     from mbrl_hdp.report.run_report import write_run_report
 
     write_run_report(folder, has_page)
+
+
+def _show_sweep(outcomes: Sequence[JobOutcome]) -> None:
+    """Print what became of the jobs of a sweep; failed ones with their log."""
+    from mbrl_hdp.experiments.sweep import FAILED, LOG
+    from mbrl_hdp.report.tables import print_table
+
+    rows = [
+        [
+            f"{job.number} {job.words}".strip(),
+            job.state,
+            "" if job.return_mean is None else f"{job.return_mean:.2f}",
+            str(job.folder),
+        ]
+        for job in outcomes
+    ]
+    print_table("Jobs of the sweep", ["job", "state", "return", "folder"], rows)
+    for job in outcomes:
+        if job.state == FAILED:
+            print(f"job {job.number} failed: {job.error}; see {job.folder / LOG}", file=sys.stderr)
 
 
 def fit(words: list[str]) -> int:
