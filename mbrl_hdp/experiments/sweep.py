@@ -47,8 +47,8 @@ _LAUNCHERS = {
     "submitit_local": _SUBMITIT,
     "submitit_slurm": _SUBMITIT,
 }
-# In place of the settings of the launcher, which cannot connect to a running cluster. Without an address: the cluster that
-# RAY_ADDRESS names or `ray start` began on this machine, else a new one. The job of a dead worker is run again.
+# In place of the launcher's own settings, which cannot connect to a running cluster. Without an address: the cluster
+# that RAY_ADDRESS names or `ray start` began on this machine, else a new one. The job of a dead worker is run again.
 _RAY = {
     "_target_": "hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher",
     "ray": {
