@@ -353,17 +353,21 @@ def reproduce(words: list[str]) -> int:
         metavar="SETTING=VALUE",
         help="run only these cells, as in agent=C-CEM,C-SAC task=drone",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each, with --on local")
+    parser.add_argument(
+        "--on", default="local", choices=["local", "ray"], help="run the cells on this machine or on a Ray cluster"
+    )
+    parser.add_argument("--budget", metavar="90m", help="start no cell that would not end within this time (s, m, h)")
     parser.add_argument("--quick", action="store_true", help="tiny cells, to see that it works")
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
-    parser.add_argument("--share", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if options.name is None and not (options.stale or options.list):
         raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`; --list shows them")
     from mbrl_hdp.runtime import configure
 
     configure()
-    from mbrl_hdp.experiments.reproduce import FIGURES, ReproduceOptions, listing, only_of, share_of
+    from mbrl_hdp.experiments.cells import seconds_of
+    from mbrl_hdp.experiments.reproduce import FIGURES, ReproduceOptions, listing, only_of
     from mbrl_hdp.experiments.reproduce import reproduce as run_studies
 
     if options.list:
@@ -378,9 +382,10 @@ def reproduce(words: list[str]) -> int:
         options.quick,
         Path(options.out),
         options.sizes,
-        share_of(options.share),
         options.page,
         only_of(options.only),
+        options.on,
+        seconds_of(options.budget),
     )
     if options.stale:
         return _list_stale(options.name or "all", asked)

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError, ConfigError, did_you_mean
 from mbrl_hdp.experiments.config import CONFIG_NAME, check_config, config_dir, register_configs, registry_for
-from mbrl_hdp.experiments.jobs import Job, check_jobs, folder_of_job, with_fixed_folder
+from mbrl_hdp.experiments.jobs import Job, check_jobs, folder_of_job, plan_sweep
 from mbrl_hdp.experiments.run_folder import CONFIG, check_can_hold, first_difference, needs_trust, read_config
 from mbrl_hdp.experiments.sweep import (
     DONE,
@@ -106,11 +106,10 @@ def run_app(words: Sequence[str], finish: Finish | None = None, show: Show | Non
 def _plan_sweep(overrides: Sequence[str], jobs: Sequence[Job], config_dirs: Sequence[Path]) -> tuple[list[str], Sweep]:
     """Return the overrides with the sweep's folder worked out, and the jobs as they are found there."""
     prepare_launcher(overrides)
-    fixed = with_fixed_folder(overrides, jobs, config_dirs)
-    folders = [folder_of_job([*job.overrides, fixed[-1]], config_dirs, number) for number, job in enumerate(jobs)]
-    for job, (key, folder) in zip(jobs, folders, strict=True):
-        _check_folder(key, folder, job.config)
-    return fixed, Sweep(fixed[-1], jobs, [folder for _, folder in folders])
+    plan = plan_sweep(overrides, jobs, config_dirs)
+    for job, folder in zip(jobs, plan.folders, strict=True):
+        _check_folder("hydra.sweep.dir", folder, job.config)
+    return plan.overrides, Sweep(plan.overrides[-1], jobs, plan.folders)
 
 
 def _run_sweep(

@@ -23,6 +23,7 @@ from mbrl_hdp.errors import ConfigError, did_you_mean
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
 from mbrl_hdp.experiments.fit_settings import TrainFitConfig, check_fit
+from mbrl_hdp.experiments.trackers import TENSORBOARD, TRACKERS, check_tracker
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
@@ -86,6 +87,11 @@ class MainConfig(ModelConfig):
         "robust",
         "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
         choices=("robust", "literal"),
+    )
+    tracker: str = setting(
+        TENSORBOARD,
+        "where the metrics of every epoch go besides metrics.csv: none, tensorboard, wandb or mlflow (docs/control.md)",
+        choices=TRACKERS,
     )
     env: EnvConfig = field(default_factory=EnvConfig)
     agent: Any = MISSING
@@ -291,6 +297,7 @@ def _typed(config: DictConfig, name: str) -> Any:
     if isinstance(typed, FitMainConfig):
         typed.check()
     if isinstance(typed, MainConfig):
+        check_tracker(typed.tracker)
         check_budgets(typed.env.budgets)
         check_fit(typed)
     return typed

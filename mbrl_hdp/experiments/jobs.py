@@ -108,26 +108,49 @@ def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
             yield [value, *others]
 
 
-def with_fixed_folder(overrides: Sequence[str], jobs: Sequence[Job], config_dirs: Sequence[Path] = ()) -> list[str]:
-    """Return the overrides of a sweep with its folder made absolute and the time in its name filled in.
+class SweepPlan(NamedTuple):
+    """The overrides of a sweep with its folder worked out, and the folders of its jobs."""
 
-    Workers on other machines may be in another directory, and whoever started the sweep reads its results there.
+    overrides: list[str]
+    folders: list[Path]
+
+
+def plan_sweep(overrides: Sequence[str], jobs: Sequence[Job], config_dirs: Sequence[Path] = ()) -> SweepPlan:
+    """Return where the jobs of a sweep go: its folder made absolute, with the time in its name filled in.
+
+    Workers on other machines may be in another directory, and whoever started the sweep reads its results there. The
+    last override returned names the folder.
 
     Args:
         overrides: the command line's overrides.
         jobs: its jobs.
         config_dirs: folders with presets of the user's.
+
+    Raises:
+        ConfigError: if the folder's name is empty or cannot be composed.
     """
-    with composer(_search_path(parse_overrides(jobs[0].overrides), config_dirs)):
-        try:
-            config = compose(config_name=CONFIG_NAME, overrides=jobs[0].overrides, return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(" ".join(str(error).split())) from error
-    words = str(OmegaConf.to_container(config.hydra.sweep, resolve=False)["dir"] or "")
-    if not words:
+    folder, subfolder = _sweep_words(jobs[0], config_dirs)
+    if not folder:
         raise ConfigError(f"{_SWEEP_DIR}= names no folder; leave it out, or name one")
     now = datetime.now()
-    path = Path.cwd() / Path(_NOW.sub(lambda found: now.strftime(found[1]), words)).expanduser()
+    path = Path.cwd() / Path(_NOW.sub(lambda found: now.strftime(found[1]), folder)).expanduser()
     quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
-    others = [word for word in overrides if word.lstrip("+").partition("=")[0] != _SWEEP_DIR]
-    return [*others, f"{_SWEEP_DIR}='{quoted}'"]
+    word = f"{_SWEEP_DIR}='{quoted}'"
+    others = [each for each in overrides if each.lstrip("+").partition("=")[0] != _SWEEP_DIR]
+    if "${" not in str(path) and subfolder == "${hydra.job.num}":  # composing takes long where there are many jobs
+        folders = [path / str(number) for number in range(len(jobs))]
+    else:
+        folders = [folder_of_job([*job.overrides, word], config_dirs, number)[1] for number, job in enumerate(jobs)]
+    return SweepPlan([*others, word], folders)
+
+
+def _sweep_words(job: Job, config_dirs: Sequence[Path]) -> tuple[str, str]:
+    """Return `hydra.sweep.dir` and `hydra.sweep.subdir` as they are written, interpolations and all."""
+    with composer(_search_path(parse_overrides(job.overrides), config_dirs)):
+        try:
+            config = compose(config_name=CONFIG_NAME, overrides=job.overrides, return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(" ".join(str(error).split())) from error
+    plain = OmegaConf.to_container(config.hydra.sweep, resolve=False)
+    assert isinstance(plain, dict)
+    return str(plain["dir"] or ""), str(plain["subdir"])
