@@ -113,7 +113,7 @@ class WandbTracker:
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         import wandb
 
-        mode = os.environ.get("WANDB_MODE") or ("online" if wandb.api.api_key else "offline")
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.api.api_key else "offline")
         if mode == "offline":
             _LOG.info("W&B is offline: `wandb sync %s` sends the run later", folder / "wandb" / "offline-run-*")
         self._run = wandb.init(
