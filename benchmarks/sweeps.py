@@ -147,7 +147,7 @@ def page(story: Story, cells: dict[str, tuple[float, float, list[object]]] | Non
         "A Ray cluster of two nodes with one core each, on one machine. Settings: `" + " ".join(JOBS) + "`.",
         table(("", "found"), rows),
         *story.found,
-        f"Finished jobs were not run again; {len(again)} jobs were begun more than once and went on from where they were.",
+        f"Finished jobs were not run again; {len(again)} jobs were begun more than once and went on where they were.",
     ]
     if cells is not None:
         local, ray = cells["local"], cells["ray"]
