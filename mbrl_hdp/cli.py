@@ -344,6 +344,14 @@ def reproduce(words: list[str]) -> int:
         "--stale", action="store_true", help="list what is out of date and run nothing; exit code 1 if anything is"
     )
     parser.add_argument("--page", action="store_true", help="only write the pages from the finished cells")
+    parser.add_argument("--missing", action="store_true", help="run only what was never run; leave stale cells")
+    parser.add_argument(
+        "--confirm",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run only N of the cells that are stale by code; if their results are the same, keep the others",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", help="run these seeds instead of the study's own")
     parser.add_argument("--sizes", type=int, nargs="+", help="run only these max_contexts")
     parser.add_argument(
@@ -384,6 +392,8 @@ def reproduce(words: list[str]) -> int:
         options.sizes,
         options.page,
         only_of(options.only),
+        options.missing,
+        options.confirm,
         options.on,
         seconds_of(options.budget),
     )

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import ConfigError, did_you_mean
-from mbrl_hdp.experiments.cells import TimeBudget, run_cells
+from mbrl_hdp.experiments.cells import TimeBudget, run_cell, run_cells
 from mbrl_hdp.experiments.config import MAX_SEED
+from mbrl_hdp.experiments.confirm import confirm
 from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.experiments.studies.drawings import Drawing
 from mbrl_hdp.experiments.studies.records import changes, read_records, state_counts
@@ -52,6 +55,8 @@ class ReproduceOptions:
         sizes: only these max_contexts; all by default.
         is_page_only: write the pages from the cells that are there; run nothing.
         only: run only the cells whose setting of this name has one of these values; all by default.
+        is_missing_only: leave stale cells as they are.
+        confirm: cells to run again for each earlier version of the code, instead of all that are stale by code.
         on: where the cells are run, `local` or `ray`.
         budget_s: seconds within which to end; cells that would not fit are left.
     """
@@ -63,6 +68,8 @@ class ReproduceOptions:
     sizes: Sequence[int] | None = None
     is_page_only: bool = False
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    is_missing_only: bool = False
+    confirm: int = 0
     on: str = LOCAL
     budget_s: float | None = None
 
@@ -84,6 +91,8 @@ def reproduce(name: str, options: ReproduceOptions) -> list[WrittenPage]:
     """Run the cells of a study (or of `all`) that are not up to date and write its pages; return them."""
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    if options.confirm < 0:
+        raise ConfigError(f"--confirm must be at least 1 cell, got {options.confirm}")
     if any(not 0 <= seed <= MAX_SEED for seed in options.seeds or ()):
         raise ConfigError(f"--seeds takes numbers from 0 to {MAX_SEED}, got {list(options.seeds or ())}")
     studies = _studies(name)
@@ -161,13 +170,17 @@ def _studies(name: str) -> list[Study]:
 
 
 def _reproduce(study: Study, options: ReproduceOptions, budget: TimeBudget) -> WrittenPage:
-    if not options.is_page_only:
+    if not options.is_page_only and options.confirm:
+        run = partial(run_cell, study, code_version())
+        for outcome in confirm(study, options.folder, _asked(study, options), options.confirm, run):
+            print(f"{study.name}: {outcome.words}", flush=True)
+    elif not options.is_page_only:
         run_missing(study, options, budget)
     return write_page(study, options)
 
 
-def run_missing(study: Study, options: ReproduceOptions, budget: TimeBudget) -> int:
-    """Run the cells that were never run or are stale; return how many."""
+def _asked(study: Study, options: ReproduceOptions) -> list[Settings]:
+    """Return the cells of a study that the options select."""
     cells = study.cells(options.seeds, options.is_quick)
     if options.sizes is not None:
         known = _sizes(cells)
@@ -177,7 +190,14 @@ def run_missing(study: Study, options: ReproduceOptions, budget: TimeBudget) -> 
                 f"{study.name} has no cell of --sizes {_listed(options.sizes)}; it has {_listed(known) or 'no sizes'}"
             )
     cells = [cell for cell in cells if _is_selected(cell, options.only)]
-    done = {key for key, record in read_records(study, options.folder, cells).items() if record.state == CURRENT}
+    return cells
+
+
+def run_missing(study: Study, options: ReproduceOptions, budget: TimeBudget) -> int:
+    """Run the cells that were never run or are stale; return how many."""
+    cells = _asked(study, options)
+    records = read_records(study, options.folder, cells)
+    done = {key for key, record in records.items() if options.is_missing_only or record.state == CURRENT}
     cells = [cell for cell in cells if cell_key(cell) not in done]
     if not cells:
         return 0
@@ -195,7 +215,10 @@ def write_page(study: Study, options: ReproduceOptions) -> WrittenPage:
     path = options.folder / f"{study.name}.md"
     page = study.page(records) if records else None
     text = [f"# {study.title}", "", f"Written by `mbrl-hdp reproduce {study.name}`; do not edit.", ""]
-    text += [f"{len(records)} of {len(cells)} cells are finished.{_stale_words(records)}", ""]
+    text += [
+        f"{len(records)} of {len(cells)} cells are finished.{_stale_words(records)}{_confirmed_words(records)}",
+        "",
+    ]
     if page is not None:
         is_stale = any(record.state != CURRENT for record in records)
         text += [_gates(page.gates, is_stale), "", page.body, ""]
@@ -226,6 +249,17 @@ def _stale_words(records: list[CellRecord]) -> str:
         f" **Stale: {'; '.join(lines)}.** Stale cells were measured with other code or other settings than the present "
         f"ones, or before that was recorded. They and gates are marked {MARK}; `mbrl-hdp reproduce` runs them again."
     )
+
+
+def _confirmed_words(records: list[CellRecord]) -> str:
+    """Return which cells stand by a sample that was run again; nothing if none does."""
+    notes = Counter(r.confirmation for r in records if r.confirmation is not None and r.state == CURRENT)
+    lines = [
+        f"{number} were run with earlier code only; {note.sample} of the {note.group} cells of it were run again "
+        f"at {note.commit}, with the same results to the last digit"
+        for note, number in notes.items()
+    ]
+    return f" Confirmed by sample: {'; '.join(lines)}." if lines else ""
 
 
 def code_version() -> str:

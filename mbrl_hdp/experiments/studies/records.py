@@ -17,6 +17,7 @@ from mbrl_hdp.experiments.studies.study import (
     NEVER_RUN,
     STATES,
     CellRecord,
+    Confirmation,
     Identity,
     Settings,
     Study,
@@ -62,7 +63,8 @@ def append_record(record: CellRecord, path: Path) -> None:
     Raises:
         OSError: if the disk is full; the file is then as it was.
     """
-    words = {name: value for name, value in asdict(record).items() if name != "state"}
+    left_out = {"state"} if record.confirmation is not None else {"state", "confirmation"}
+    words = {name: value for name, value in asdict(record).items() if name not in left_out}
     line = (json.dumps(words | {"time_s": round(record.time_s, 1)}) + "\n").encode()
     with open(path, "a+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -98,10 +100,15 @@ def _parse(line: str) -> CellRecord | None:
         words: dict[str, Any] = json.loads(line)
     except json.JSONDecodeError:  # a process was ended while it wrote: the cell runs again
         return None
-    identity = words.get("identity")
+    identity, confirmation = words.get("identity"), words.get("confirmation")
     settings = words["settings"]
     if identity is None:
         settings.pop("overrides", None)  # rows from before fingerprints named their settings so; presets do now
     return CellRecord(
-        settings, words["results"], words["commit"], words["time_s"], None if identity is None else Identity(**identity)
+        settings,
+        words["results"],
+        words["commit"],
+        words["time_s"],
+        None if identity is None else Identity(**identity),
+        confirmation=None if confirmation is None else Confirmation(**confirmation),
     )
