@@ -50,7 +50,8 @@ format: $(STAMP) ## rewrite the files in our format
 
 docs: $(STAMP) ## the pages and the API reference as a site, in site/ (installs mkdocs)
 	@$(PIP) install --no-deps -r requirements-docs.lock
-	@$(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html or site/api/library/index.html"
 
 extras: $(STAMP) ## install Ray, Minari and the trackers into .venv (0.5 GB), so that their tests run
 	@$(PIP) install --no-deps -r requirements-ray.lock
@@ -77,4 +78,4 @@ lock: ## compile the locks anew (needs uv)
 	done
 
 clean: ## remove .venv and everything made by runs
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis outputs multirun demo
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis outputs multirun demo site
