@@ -97,6 +97,7 @@ class Simulation:
         self.queue: deque[tuple[Cell, int]] = deque((cell, 0) for cell in ordered)
         self.left = len(cells)
         self.cores = [_Core(number // model.cores_each) for number in range(model.num_cores)]
+        self.idle = set(range(model.num_cores))
         self.is_away = [False] * model.num_machines
         self.store_free = 0.0
         self.events: list[tuple[float, int, str, int, int]] = []
@@ -123,10 +124,10 @@ class Simulation:
 
     def _fill(self, now: float) -> None:
         """Give waiting cells to free cores."""
-        for number, core in enumerate(self.cores):
-            if not self.queue:
-                return
-            if core.cell is None and not self.is_away[core.machine]:
+        for number in sorted(self.idle) if self.queue else ():
+            core = self.cores[number]
+            if self.queue and not self.is_away[core.machine]:
+                self.idle.remove(number)
                 core.cell, core.done = self.queue.popleft()
                 core.turn += 1
                 core.since = now
@@ -154,7 +155,7 @@ class Simulation:
         if core.done < core.cell.num_epochs:
             self._at(now + core.cell.epoch_s, "epoch_ends", number, turn)
             return
-        core.cell, core.turn = None, core.turn + 1
+        self._free(number)
         self.left -= 1
 
     def _worker_dies(self, now: float, number: int, turn: int) -> None:
@@ -165,7 +166,12 @@ class Simulation:
         self.outcome.busy_s += now - core.since
         self.outcome.lost_s += now - core.since
         self.queue.appendleft((core.cell, core.done))
-        core.cell, core.turn = None, core.turn + 1
+        self._free(number)
+
+    def _free(self, number: int) -> None:
+        self.cores[number].cell = None
+        self.cores[number].turn += 1
+        self.idle.add(number)
 
     def _machine_dies(self, now: float, machine: int, _: int) -> None:
         self.is_away[machine] = True

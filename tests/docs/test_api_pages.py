@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import mbrl_hdp
+
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [
     name
@@ -27,11 +29,9 @@ def test_every_name_is_documented(name):
 
 
 def test_names_of_the_package_are_there():
-    import mbrl_hdp
-
-    pages = "".join(NAMES)
-    for name in mbrl_hdp.__all__:
-        assert getattr(mbrl_hdp, name).__module__ in pages or name in pages, name
+    for module, names in mbrl_hdp._MODULES.items():
+        for name in names:
+            assert {f"mbrl_hdp.{module}", f"mbrl_hdp.{module}.{name}"} & set(NAMES), name
 
 
 @pytest.mark.slow
