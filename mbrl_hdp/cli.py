@@ -105,23 +105,9 @@ def _finish(folder: Path, has_page: bool) -> None:
 
 
 def _show_sweep(outcomes: Sequence[JobOutcome]) -> None:
-    """Print what became of the jobs of a sweep; failed ones with their log."""
-    from mbrl_hdp.experiments.sweep import FAILED, LOG
-    from mbrl_hdp.report.tables import print_table
+    from mbrl_hdp.report.sweep_table import print_sweep
 
-    rows = [
-        [
-            f"{job.number} {job.words}".strip(),
-            job.state,
-            "" if job.return_mean is None else f"{job.return_mean:.2f}",
-            str(job.folder),
-        ]
-        for job in outcomes
-    ]
-    print_table("Jobs of the sweep", ["job", "state", "return", "folder"], rows)
-    for job in outcomes:
-        if job.state == FAILED:
-            print(f"job {job.number} failed: {job.error}; see {job.folder / LOG}", file=sys.stderr)
+    print_sweep(outcomes)
 
 
 def fit(words: list[str]) -> int:
