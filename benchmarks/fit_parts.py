@@ -1,4 +1,4 @@
-"""How much faster would one fit be if its candidates ran side by side? Where the time of `fit` goes, by transition model.
+"""How much faster would one fit be if its candidates ran side by side? Where the time of `fit` goes.
 
     python -m benchmarks.fit_parts [--episodes 100] [--dynamics auto cartpole] [--write docs/results/fit_parts.md]
 
@@ -60,9 +60,9 @@ def main() -> int:
         "# Candidates of one fit side by side: what it could save",
         f"Written by `python -m benchmarks.fit_parts --episodes {options.episodes} --dynamics "
         f"{' '.join(options.dynamics)}` at commit {code_version()}; do not edit.",
-        "Cart-pole with hard failures, random actions, defaults of `fit` with `max_contexts=10`. *Speed-up at most*: all "
-        "candidates on free cores of their own, nothing lost by starting them and sending models about. The rest of the "
-        "time is the structure search, its repetition on halves of the data, and polishing.",
+        "Cart-pole with hard failures, random actions, defaults of `fit` with `max_contexts=10`. *Speed-up at most*: "
+        "all candidates on free cores of their own, nothing lost by starting them and sending models about. The rest "
+        "of the time is the structure search, its repetition on halves of the data, and polishing.",
         table(COLUMNS, rows),
     ]) + "\n"  # fmt: skip
     print(text)
