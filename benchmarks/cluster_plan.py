@@ -1,6 +1,6 @@
 """What table2 with 20 seeds would cost on 100 cores: measured cell times and a simulation of the cluster.
 
-python -m benchmarks.cluster_plan [--seeds 20] [--runs 200] [--write docs/results/cluster_plan.md]
+python -m benchmarks.cluster_plan [--seeds 20] [--runs 20] [--write docs/results/cluster_plan.md]
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ COLUMNS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20, help="seeds of every cell (default 20)")
-    parser.add_argument("--runs", type=int, default=200, help="simulations of every cluster (default 200)")
+    parser.add_argument("--runs", type=int, default=20, help="simulations of every cluster (default 20; 3 of the small ones)")
     parser.add_argument("--write", type=Path, help="also write the page to this Markdown file")
     options = parser.parse_args()
     seconds = measured_seconds()
     plans = [planned_cells(options.seeds, seconds, np.random.default_rng(seed)) for seed in range(options.runs)]
-    rows = [row(name, model, plans[: 20 if model.num_cores < 10 else None]) for name, model in CLUSTERS.items()]
+    rows = [row(name, model, plans[: 3 if model.num_cores < 10 else None]) for name, model in CLUSTERS.items()]
     text = page(options, seconds, plans[0], rows)
     print(text)
     if options.write is not None:
