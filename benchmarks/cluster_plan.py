@@ -98,7 +98,9 @@ COLUMNS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20, help="seeds of every cell (default 20)")
-    parser.add_argument("--runs", type=int, default=20, help="simulations of every cluster (default 20; 3 of the small ones)")
+    parser.add_argument(
+        "--runs", type=int, default=20, help="simulations of every cluster (default 20; 3 of the small ones)"
+    )
     parser.add_argument("--write", type=Path, help="also write the page to this Markdown file")
     options = parser.parse_args()
     seconds = measured_seconds()
