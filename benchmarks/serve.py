@@ -85,32 +85,42 @@ def _rows(count: int, seed: int) -> tuple[list[list[float]], list[list[float]]]:
     return (0.1 * rng.normal(size=(count, _OBS_DIM))).tolist(), rng.uniform(-1, 1, (count, _ACT_DIM)).tolist()
 
 
-def one_http_stream(server: ServerProcess, num_steps: int, hertz: float) -> Load:
+def one_http_stream(server: ServerProcess, num_steps: int, hertz: float, seconds: float) -> Load:
     obs, act = _rows(num_steps + 1, 0)
-    latency = np.empty(num_steps)
+    latency: list[float] = []
     with Client(server.url) as client:
         stream = client.open(obs[0])
         memory, cpu, begin = server.memory_kb(), server.cpu_seconds(), time.perf_counter()
         for t in range(num_steps):
-            while time.perf_counter() < begin + t / hertz:
-                time.sleep(1e-4)
+            time.sleep(max(0.0, begin + t / hertz - time.perf_counter()))
             sent = time.perf_counter()
+            if sent > begin + seconds:
+                break
             stream.step(obs[t + 1], act[t])
-            latency[t] = time.perf_counter() - sent
-        seconds = time.perf_counter() - begin
+            latency.append(time.perf_counter() - sent)
+        took, count = time.perf_counter() - begin, len(latency)
         stream.close()
-    used = 1e6 * (server.cpu_seconds() - cpu) / num_steps
+    used = 1e6 * (server.cpu_seconds() - cpu) / count
     name = f"1 stream, HTTP, paced at {hertz:g} Hz"
-    return Load(name, num_steps, seconds, percentiles(latency), used, (memory, server.memory_kb()))
+    return Load(name, count, took, percentiles(np.array(latency)), used, (memory, server.memory_kb()))
 
 
-async def _socket_stream(
-    socket: Any, names: list[str], num_steps: int, hertz: float | None, latency: list[float], seed: int
-) -> None:
+@dataclass(frozen=True)
+class Pace:
+    """How many steps a stream takes at most, for how long, and how often a second (None: as fast as answered)."""
+
+    num_steps: int
+    seconds: float
+    hertz: float | None = None
+
+
+async def _socket_stream(socket: Any, names: list[str], pace: Pace, latency: list[float], seed: int) -> None:
     """Step several streams over one socket, one message after the other."""
-    obs, act = _rows(num_steps + 1, seed)
-    begin = time.perf_counter()
-    for t in range(num_steps):
+    obs, act = _rows(pace.num_steps + 1, seed)
+    begin, hertz = time.perf_counter(), pace.hertz
+    for t in range(pace.num_steps):
+        if time.perf_counter() > begin + pace.seconds:
+            break
         if hertz is not None:
             await asyncio.sleep(max(0.0, begin + t / hertz - time.perf_counter()))
         for name in names:
@@ -123,9 +133,8 @@ async def _socket_stream(
                 raise RuntimeError(f"stream {name}: {answer}")
 
 
-async def sockets(
-    server: ServerProcess, num_sockets: int, streams_each: int, num_steps: int, hertz: float | None
-) -> Load:
+async def sockets(server: ServerProcess, num_sockets: int, streams_each: int, pace: Pace) -> Load:
+    """Step many streams over several WebSockets."""
     import aiohttp
 
     latency: list[float] = []
@@ -139,7 +148,7 @@ async def sockets(
                 names.append(json.loads((await socket.receive()).data)["stream"])
             opened.append((socket, names, number))
         memory, cpu, begin = server.memory_kb(), server.cpu_seconds(), time.perf_counter()
-        await asyncio.gather(*(_socket_stream(s, n, num_steps, hertz, latency, seed) for s, n, seed in opened))
+        await asyncio.gather(*(_socket_stream(s, n, pace, latency, seed) for s, n, seed in opened))
         seconds, used = time.perf_counter() - begin, server.cpu_seconds() - cpu
         after = server.memory_kb()
         for socket, names, _ in opened:
@@ -148,8 +157,8 @@ async def sockets(
                 await socket.receive()
             await socket.close()
     count = num_sockets * streams_each
-    pace = "as fast as answered" if hertz is None else f"paced at {hertz:g} Hz"
-    name = f"{count} stream{'s' * (count > 1)}, {num_sockets} WebSocket{'s' * (num_sockets > 1)}, {pace}"
+    how = "as fast as answered" if pace.hertz is None else f"paced at {pace.hertz:g} Hz"
+    name = f"{count} stream{'s' * (count > 1)}, {num_sockets} WebSocket{'s' * (num_sockets > 1)}, {how}"
     return Load(name, len(latency), seconds, percentiles(np.array(latency)), 1e6 * used / len(latency), (memory, after))
 
 
@@ -262,9 +271,9 @@ def main() -> int:
         try:
             if not options.only_soak:
                 count = int(1000 * options.seconds)
-                loads.append(one_http_stream(server, count, 1000.0))
-                loads.append(asyncio.run(sockets(server, 1, 1, count, 1000.0)))
-                loads.append(asyncio.run(sockets(server, 10, 10, int(10 * options.seconds), None)))
+                loads.append(one_http_stream(server, count, 1000.0, options.seconds))
+                loads.append(asyncio.run(sockets(server, 1, 1, Pace(count, options.seconds, 1000.0))))
+                loads.append(asyncio.run(sockets(server, 10, 10, Pace(count, options.seconds))))
             soaked = soak(server, options.minutes) if options.minutes else None
         finally:
             server.end()
