@@ -43,7 +43,17 @@ _EXTRAS = {
     ),
     "onnxruntime": ("`mbrl-hdp export` (with onnx)", "pip install 'mbrl-hdp[onnx]'"),
     "aiohttp": ("`mbrl-hdp serve`", "pip install 'mbrl-hdp[serve]'"),
-    "minari": ("Minari datasets in and out", "pip install minari"),
+    "hydra_plugins.hydra_joblib_launcher": (
+        "sweeps on all cores (hydra/launcher=joblib)",
+        "pip install --no-deps hydra-joblib-launcher==1.2.0 joblib",
+    ),
+    "hydra_plugins.hydra_submitit_launcher": (
+        "sweeps on SLURM (hydra/launcher=submitit_slurm)",
+        "pip install --no-deps hydra-submitit-launcher==1.2.0 submitit",
+    ),
+    "wandb": ("tracker=wandb", "pip install --no-deps -r requirements-extras.lock"),
+    "mlflow": ("tracker=mlflow", "pip install --no-deps -r requirements-extras.lock"),
+    "minari": ("Minari datasets in and out", "pip install --no-deps -r requirements-extras.lock"),
     "gpytorch": ("agent=gpmm", "pip install 'mbrl-hdp[baselines]'"),
     "sb3_contrib": ("agent=rnn_ppo, rnn_ppo_plain, sac_stack", "pip install 'mbrl-hdp[baselines]'"),
 }

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mbrl_hdp"
 
 ORDER = [
-    *("errors", "types", "settings", "seeding", "runtime", "compiling", "lazy", "hooks"),
+    *("errors", "types", "settings", "seeding", "runtime", "workers", "compiling", "lazy", "hooks"),
     *("probability", "envs", "data", "distil", "belief", "inference", "control", "experiments", "serving", "report"),
     *("testing", "doctor", "endings", "cli", "__main__"),
 ]
