@@ -1,4 +1,4 @@
-"""Load test of `mbrl-hdp serve` on the loopback: `python -m benchmarks.serve [--write] [--minutes 60]`.
+"""Load test of `mbrl-hdp serve` on the loopback: `python -m benchmarks.serve [--minutes 60]`.
 
 One process serves, this one sends. Three parts, each bounded in requests and seconds:
 
@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from benchmarks.online import Percentiles, demo_model, percentiles
 from mbrl_hdp.serving.client import Client
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "serving.md"
-SOAK = Path(__file__).resolve().parents[1] / "docs" / "results" / "serving_soak.json"
+LOADS = PAGE.with_name("serving_loads.json")
+SOAK = PAGE.with_name("serving_soak.json")
 _OBS_DIM, _ACT_DIM = 4, 1
 
 
@@ -43,7 +45,7 @@ class Load:
     seconds: float
     latency: Percentiles
     server_cpu_us: float
-    memory_kb: tuple[int, int]
+    memory_kb: Sequence[int]
 
     def row(self) -> str:
         """Return a row of the table."""
@@ -221,11 +223,11 @@ def _soak_words(
     }
 
 
-def page(loads: list[Load], soaked: dict[str, Any] | None, load_average: tuple[float, ...]) -> str:
+def page(loads: list[Load], soaked: dict[str, Any] | None, load_average: Sequence[float]) -> str:
     lines = [
         "# Serving: load on the loopback",
         "",
-        "Written by `python -m benchmarks.serve --write`. Model: cart-pole, two contexts, compiled filter, and a SAC",
+        "Written by `python -m benchmarks.serve`. Model: cart-pole, two contexts, compiled filter, and a SAC",
         "policy; every answer holds belief, filtered distribution, evidence and action. Server and client share",
         f"{os.cpu_count()} cores that other programs kept busy (load average {load_average[0]:.1f}): upper percentiles",
         "are those of waiting for a core, twice a request. The server's processor time per step is what a step costs.",
@@ -244,7 +246,7 @@ def _soak_lines(found: dict[str, Any]) -> list[str]:
     return [
         f"## Soak of {found['minutes']:g} minutes",
         "",
-        f"Written by `python -m benchmarks.serve --minutes {found['minutes']:g} --only-soak --write`: "
+        f"Written by `python -m benchmarks.serve --minutes {found['minutes']:g} --only-soak`: "
         f"{found['num_streams']} streams over HTTP, {found['num_steps']:,} steps; in every sweep one stream is closed",
         f"and opened anew and one request is bad ({found['num_refused']:,} were refused, no stream was lost).",
         "",
@@ -257,34 +259,50 @@ def _soak_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of each paced part (default 60)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="minutes of the soak (default: none)")
-    parser.add_argument("--only-soak", action="store_true", help="leave out the other parts")
-    parser.add_argument("--write", action="store_true", help="write docs/results/serving.md")
-    options = parser.parse_args()
-    loads: list[Load] = []
+def run_loads(server: ServerProcess, seconds: float) -> list[Load]:
+    """Run the three bounded parts."""
+    count = int(1000 * seconds)
+    return [
+        one_http_stream(server, count, 1000.0, seconds),
+        asyncio.run(sockets(server, 1, 1, Pace(count, seconds, 1000.0))),
+        asyncio.run(sockets(server, 10, 10, Pace(count, seconds))),
+    ]
+
+
+def run(options: argparse.Namespace) -> None:
+    """Serve a model, run the parts that were asked for and keep what they measured."""
     with tempfile.TemporaryDirectory() as name:
         demo_model(Path(name), with_policy=True)
         server = ServerProcess(Path(name))
         try:
             if not options.only_soak:
-                count = int(1000 * options.seconds)
-                loads.append(one_http_stream(server, count, 1000.0, options.seconds))
-                loads.append(asyncio.run(sockets(server, 1, 1, Pace(count, options.seconds, 1000.0))))
-                loads.append(asyncio.run(sockets(server, 10, 10, Pace(count, options.seconds))))
-            soaked = soak(server, options.minutes) if options.minutes else None
+                loads = [asdict(load) for load in run_loads(server, options.seconds)]
+                LOADS.write_text(json.dumps({"loads": loads, "load_average": os.getloadavg()}, indent=2) + "\n")
+            if options.minutes:
+                SOAK.write_text(json.dumps(soak(server, options.minutes), indent=2) + "\n")
         finally:
             server.end()
-    if soaked is not None and options.write:
-        SOAK.write_text(json.dumps(soaked, indent=2) + "\n")
-    if soaked is None and SOAK.is_file():
-        soaked = json.loads(SOAK.read_text())
-    text = page(loads, soaked, os.getloadavg())
-    print(text)
-    if options.write and loads:
-        PAGE.write_text(text)
+
+
+def stored_page() -> str:
+    """Return the page of what was measured last."""
+    found = json.loads(LOADS.read_text()) if LOADS.is_file() else {"loads": [], "load_average": [float("nan")]}
+    loads = [Load(**{**words, "latency": Percentiles(**words["latency"])}) for words in found["loads"]]
+    return page(loads, json.loads(SOAK.read_text()) if SOAK.is_file() else None, found["load_average"])
+
+
+def main() -> int:
+    """Run and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of each part (default 60)")
+    parser.add_argument("--minutes", type=float, default=0.0, help="minutes of the soak (default: none)")
+    parser.add_argument("--only-soak", action="store_true", help="leave out the other parts")
+    parser.add_argument("--page", action="store_true", help="only write the page from what was measured last")
+    options = parser.parse_args()
+    if not options.page:
+        run(options)
+    PAGE.write_text(stored_page())
+    print(PAGE.read_text())
     return 0
 
 
