@@ -90,7 +90,12 @@ def _median(outcomes: Sequence[Outcome], name: str) -> float:
 
 
 COLUMNS = (
-    *("cluster", "hours until the last cell (median, 5 to 95 %)", "core hours of work", "core hours paid"),
+    *(
+        "cluster",
+        "hours until the last cell (median, 5 to 95 %)",
+        "core hours at work (waiting for the store included)",
+        "core hours paid",
+    ),
     *("deaths of workers", "work lost", "store busy", "longest wait for the store, s"),
 )
 
@@ -98,7 +103,9 @@ COLUMNS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20, help="seeds of every cell (default 20)")
-    parser.add_argument("--runs", type=int, default=20, help="simulations of every cluster (default 20; 3 of the small ones)")
+    parser.add_argument(
+        "--runs", type=int, default=20, help="simulations of every cluster (default 20; 3 of the small ones)"
+    )
     parser.add_argument("--write", type=Path, help="also write the page to this Markdown file")
     options = parser.parse_args()
     seconds = measured_seconds()
