@@ -259,6 +259,24 @@ def report(words: list[str]) -> int:
     return 0
 
 
+def export(words: list[str]) -> int:
+    """Write filter and policy as ONNX, which runs without this package: export RUN_OR_MODEL -o DIR."""
+    from mbrl_hdp.serving.commands import add_export_options, run_export
+
+    parser = _parser("export", export)
+    add_export_options(parser)
+    return run_export(parser.parse_args(words))
+
+
+def serve(words: list[str]) -> int:
+    """Serve a model over HTTP: observations in; belief, context, alarm and action out, many streams at once."""
+    from mbrl_hdp.serving.commands import add_serve_options, run_serve
+
+    parser = _parser("serve", serve)
+    add_serve_options(parser)
+    return run_serve(parser.parse_args(words))
+
+
 def plugins(words: list[str]) -> int:
     """List every registered prior, distillation rule, agent and transition model with its package."""
     parser = _parser("plugins", plugins)
@@ -429,7 +447,7 @@ def _complete(words: list[str]) -> int:
 _COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 _COMMANDS: dict[str, tuple[Command, str]] = {
     function.__name__: (function, (function.__doc__ or "").strip())
-    for function in (train, evaluate, report, compare, tune, fit, label, reproduce, plugins, doctor)
+    for function in (train, evaluate, report, compare, tune, fit, label, export, serve, reproduce, plugins, doctor)
 }
 
 

@@ -41,6 +41,8 @@ _EXTRAS = {
         "sweeps with Ray (hydra/launcher=ray)",
         "pip install --no-deps -r requirements-ray.lock",
     ),
+    "onnxruntime": ("`mbrl-hdp export` (with onnx)", "pip install 'mbrl-hdp[onnx]'"),
+    "aiohttp": ("`mbrl-hdp serve`", "pip install 'mbrl-hdp[serve]'"),
     "hydra_plugins.hydra_joblib_launcher": (
         "sweeps on all cores (hydra/launcher=joblib)",
         "pip install --no-deps hydra-joblib-launcher==1.2.0 joblib",

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "mbrl_hdp"
 
 ORDER = [
     *("errors", "types", "settings", "seeding", "runtime", "workers", "compiling", "lazy", "hooks"),
-    *("probability", "envs", "data", "distil", "belief", "inference", "control", "experiments", "report"),
+    *("probability", "envs", "data", "distil", "belief", "inference", "control", "experiments", "serving", "report"),
     *("testing", "doctor", "endings", "cli", "__main__"),
 ]
 # `doctor` is asked by the command line only; rooms may print tables through report, never the other way round.
@@ -21,6 +21,9 @@ DOORS = {
     "highway_env": {"envs"},
     "pybullet": {"envs"},
     "gym_cartpole_swingup": {"envs"},
+    "aiohttp": {"serving"},
+    "onnx": {"serving"},
+    "onnxruntime": {"serving"},
 }
 
 
