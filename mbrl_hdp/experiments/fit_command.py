@@ -14,7 +14,7 @@ from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 from mbrl_hdp.data.files import read_log
 from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.manifest import write_manifest
-from mbrl_hdp.data.reduction import Reduction, remarks
+from mbrl_hdp.data.reduction import Reduction
 from mbrl_hdp.errors import ConfigError, short
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
@@ -115,10 +115,10 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     reduction = None if typed.pca is None else Reduction.of(log, typed.pca)
     if reduction is not None:
         log = reduction.apply(log)
-    for note in (*log.notes, *remarks(log)):
-        print(note, file=sys.stderr)
     data = log.data
     columns = ColumnNames.of(log, typed, reduction)
+    for note in columns.notes:
+        print(note, file=sys.stderr)
     model = fit(
         data,
         _part(typed.prior),
