@@ -114,7 +114,7 @@ def _assurance(found: Found) -> tuple[str, str]:
 def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
     if found["num_contexts"] == found["max_contexts"] > 1:
         yield (
-            f"all {found['max_contexts']} slots are in use, so there may be more contexts",
+            f"all {found['max_contexts']} contexts that were allowed are in use, so there may be more",
             f"max_contexts={2 * found['max_contexts']}",
         )
 
@@ -134,7 +134,7 @@ def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
         largest = max(dropped)
         lower = rounded(largest / 2)
         yield (
-            f"a dropped slot still holds {largest:.1%}, close to the threshold of {threshold:.1%}",
+            f"a candidate context, dropped, still holds {largest:.1%}, close to the threshold of {threshold:.1%}",
             f"if a rare context is missing, distillation.train_threshold={lower} distillation.test_threshold={lower}",
         )
 

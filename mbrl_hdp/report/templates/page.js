@@ -27,7 +27,8 @@
   const LEFT = 72, RIGHT = 8, SENSOR = 84, BELIEF = 56, STRIP = 22, GAP = 10;
   const FEWEST = 4;  // rows in view
   let from = 0, to = log.rows, selected = new Set(), width = 0, drawn = [], pointer = null;
-  for (let i = 0; i < Math.min(3, log.columns.length); i++) selected.add(i);
+  const moving = log.columns.map((_, i) => i).filter((i) => log.columns[i].to > log.columns[i].from);
+  (moving.length ? moving : log.columns.map((_, i) => i)).slice(0, 3).forEach((i) => selected.add(i));
 
   const make = (name, attributes, parent, text) => {
     const node = document.createElementNS(SVG, name);
