@@ -130,7 +130,9 @@ def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
             f"if it is not a real context, distillation.test_threshold={rounded(1.5 * smallest)}",
         )
     dropped = [mass for slot, mass in enumerate(found["slot_mass"]) if slot not in found["slots"]]
-    if dropped and max(dropped) > threshold / _CLEAR_FACTOR:
+    # Slots without data share what the prior expects of contexts not yet seen: on a short log, several per cent each.
+    stands_out = len(dropped) == 1 or (dropped and max(dropped) > _CLEAR_FACTOR * min(dropped))
+    if stands_out and max(dropped) > threshold / _CLEAR_FACTOR:
         largest = max(dropped)
         lower = rounded(largest / 2)
         yield (
