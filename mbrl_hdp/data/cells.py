@@ -15,6 +15,8 @@ from mbrl_hdp.errors import DataError, short
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 MISSING_WORDS = ("-", "--", "?", "NaT", "nil", "no data", "No Data", "bad", "Bad")
 """Cells that mark a missing sample, beside empty ones and pandas' own (NA, NaN, null, None, N/A, #N/A, ...)."""
+_WITH_UNIT = re.compile(r"([+-]?[\d.,]*\d(?:[eE][+-]?\d+)?)\s*([^\W\d_]{0,3}[%°]?[^\W\d_]{1,6}|%)")
+"""A number with its unit: 40%, 20.5 °C, 3 kg."""
 TWO_WORDS = {"off": 0, "on": 1, "closed": 0, "open": 1, "no": 0, "yes": 1, "false": 0, "true": 1}
 """Words for two states of a valve or a switch that are read as 0 and 1."""
 
@@ -51,7 +53,7 @@ def guess(table: pd.DataFrame, is_python: bool = False) -> Guesses:
 
 def _is_number(text: str) -> bool:
     is_word = text in MISSING_WORDS or text.lower() in {"nan", "na", *TWO_WORDS}
-    return is_word or bool(NUMBER.fullmatch(text) or THOUSANDS_COMMA.fullmatch(text))
+    return is_word or any(form.fullmatch(text) for form in (NUMBER, THOUSANDS_COMMA, _WITH_UNIT))
 
 
 def to_numbers(
@@ -72,6 +74,7 @@ def to_numbers(
         return _without(column.astype(float), missing)
     text = column.astype("string").str.strip()
     text = text.mask(text.isin(list(missing)))
+    text = _without_unit(text)
     words = text.str.lower().map(TWO_WORDS)
     if words.notna().eq(text.notna()).all():
         return words.astype(float)
@@ -90,6 +93,13 @@ def to_numbers(
             f"sample, or leave the column out by ignore=['{column.name}']"
         )
     return _without(numbers, missing)
+
+
+def _without_unit(text: pd.Series) -> pd.Series:
+    """Return numbers without the unit that stands behind every one of them, the same one everywhere."""
+    parts = text.str.extract(f"^{_WITH_UNIT.pattern}$")
+    has_unit = bool(text.notna().any()) and bool(parts[1].notna().eq(text.notna()).all())
+    return parts[0] if has_unit and parts[1].nunique() == 1 else text
 
 
 def _without(numbers: pd.Series, missing: Sequence[str]) -> pd.Series:

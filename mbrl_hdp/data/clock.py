@@ -21,7 +21,7 @@ _LONGEST_FILL = 20
 """Missing rows that gaps may add, as a multiple of the rows there are."""
 _LOOKED_AT, _FEWEST_NUMBERS = 200, 10
 _TWO_NUMBERS = re.compile(r"\d\D+\d")
-_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
+_OF_DAY = re.compile(r"(\d+ days? )?\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
 _DAY = 86400.0
 _DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 # Plain numbers above these are times since 1970 in nano-, micro- and milliseconds; below, they are seconds.
@@ -45,9 +45,7 @@ def to_seconds(column: pd.Series, place: Place) -> tuple[Float[np.ndarray, " R"]
         return _from_dates(column, column, place), "dates"
     if pd.api.types.is_timedelta64_dtype(column):
         return _checked(column.dt.total_seconds().to_numpy(float), column, place), "durations"
-    numbers = pd.to_numeric(
-        column if column.dtype.kind in "fiu" else column.astype("string").str.strip(), errors="coerce"
-    )
+    numbers = _numbers(column)
     dates = _from_digits(numbers)
     if dates is not None:
         return _from_dates(dates, column, place), "dates"
@@ -64,13 +62,22 @@ def to_seconds(column: pd.Series, place: Place) -> tuple[Float[np.ndarray, " R"]
     return _from_text(text, place), "dates"
 
 
+def _numbers(column: pd.Series) -> pd.Series:
+    """Return a column as numbers, with decimal point or comma; NaN where it is none."""
+    if column.dtype.kind in "fiu":
+        return column
+    text = column.astype("string").str.strip()
+    plain = pd.to_numeric(text, errors="coerce")
+    return plain if plain.notna().any() else pd.to_numeric(text.str.replace(",", ".", regex=False), errors="coerce")
+
+
 def is_clock(column: pd.Series) -> bool:
     """Return whether the first values of a column look like time stamps: dates, or numbers that only grow."""
     known = column.dropna().head(_LOOKED_AT)
     if known.dtype.kind in "mM":
         return True
     text = known.astype("string").str.strip()
-    numbers = pd.to_numeric(text.str.replace(",", ".", regex=False), errors="coerce")
+    numbers = _numbers(known)
     if len(known) and numbers.notna().all():
         steps = numbers.diff().iloc[1:]
         return len(known) >= _FEWEST_NUMBERS and bool((steps >= 0).all() and (steps > 0).mean() > 0.5)

@@ -136,7 +136,7 @@ def _check_cells(ordered: Ordered, roles: Roles, config: LogConfig, place: Place
             where = np.argwhere(marked)
             row, column = min((int(ordered.rows[r]), int(c)) for r, c in where)
             hint = (
-                f" ({len(where)} such cells in all); allow_missing=true lets samples be missing"
+                f" ({count_of(len(where), 'such cell')} in all); allow_missing=true lets samples be missing"
                 if problem == "is empty"
                 else ""
             )

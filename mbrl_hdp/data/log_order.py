@@ -98,7 +98,7 @@ def _by_clock(
         seconds[order], is_first, config.max_gap, config.resample is not None, lambda row: place(int(rows[row]), clock)
     )
     if has_time:
-        notes.insert(0, f"{clock}: {form}, {found.dt:.4g} s a step")
+        notes.insert(0, f"{clock}: {form}, {found.dt:.6g} s a step")
     stamps = frame[clock].to_numpy()[rows]
     sorted_rows = Ordered(ordered, rows, is_first, seconds[order], stamps, names[order], found, tuple(notes))
     return _at_gaps(sorted_rows, found, clock, config, place) if found.is_gap.any() else sorted_rows

@@ -30,7 +30,7 @@ _SEPARATORS = ("\t", ";", "|", ",")
 _BLANKS = " "
 _SAMPLE_LINES = 200
 _CONTROL = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-_REMARK = re.compile(r"\s*(#|//|%)")
+_REMARK = re.compile(r"\s*(#|//|%|\"?sep=.\"?\s*$)")  # Excel writes the separator above the names
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+")

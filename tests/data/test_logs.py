@@ -147,6 +147,24 @@ class TestHabits:
         plain = self.write(tmp_path, "episode,step,obs_x\n0,0,1.5\n0,1,-9\n0,2,1.9\n")
         assert np.isnan(read_log(plain, LogConfig(missing=[-9])).data.obs[0, 1, 0])
 
+    @pytest.mark.parametrize(
+        ("text", "obs"),
+        [
+            ("sep=;\nt;x\n0,0;1,5\n0,5;2,5\n1,0;3,5\n", [1.5, 2.5, 3.5]),  # Excel's first line; seconds with commas
+            ("t,x\n0.0,40%\n0.5,41%\n1.0,42%\n", [40, 41, 42]),
+            ("t,x\n0.0,20.5 °C\n0.5,\n1.0,2e1 °C\n", [20.5, np.nan, 20]),
+            ("t,x\n0 days 00:00:00,1\n0 days 00:00:00.5,2\n0 days 00:00:01,3\n", [1, 2, 3]),
+        ],
+    )
+    def test_more_signs_in_cells(self, text, obs, tmp_path):
+        log = read_log(self.write(tmp_path, text), LogConfig(time="t", obs=["x"], allow_missing=True))
+        assert log.dt == 0.5
+        np.testing.assert_allclose(log.data.obs[0, :, 0], obs)
+
+    def test_units_that_differ_are_refused(self, tmp_path):
+        with pytest.raises(DataError, match=r"line 2, column 'x': '1 m' is not a number"):
+            read_log(self.write(tmp_path, "t,x\n0,1 m\n1,2 km\n"), LogConfig(time="t", obs=["x"]))
+
     def test_a_model_needs_no_column_that_was_left_out(self, tmp_path):
         path = self.write(tmp_path, "x,y\n1.5,2\n1.6,3\n")
         with pytest.raises(DataError, match="ignore=operator"):
