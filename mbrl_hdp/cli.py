@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mbrl_hdp.experiments.sweep import JobOutcome
 
 _FIT_WORDS = (
-    "a .csv (.tsv, .txt), .npz or parquet file, a folder of parquet files or minari:ID, then settings, as in "
-    "time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 dynamics=linear out=DIR"
+    "a .csv (.tsv, .txt, .csv.gz, ...), .npz or parquet file, a folder of them, a pattern in quotes ('runs/*.csv') or "
+    "minari:ID, then settings, as in time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 out=DIR"
 )
 
 _TRAIN_HELP = """usage: mbrl-hdp train [key=value ...] [-m] [--cfg job] [--config-dir FOLDER] [--no-report]
@@ -140,7 +140,7 @@ def label(words: list[str]) -> int:
     """Return the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
     parser = _parser("label", label)
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
-    parser.add_argument("data", metavar="DATA", help=".csv, .npz or parquet file, or minari:ID")
+    parser.add_argument("data", metavar="DATA", help="file, folder or pattern, as for `mbrl-hdp fit`")
     parser.add_argument(
         "words", nargs="*", metavar="key=value", help="what differs from the fit's data, as in allow_missing=true"
     )

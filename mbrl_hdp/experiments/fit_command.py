@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 from mbrl_hdp.data.files import read_log
-from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.logs import Log, count_of
 from mbrl_hdp.data.manifest import write_manifest
-from mbrl_hdp.data.reduction import Reduction, remarks
+from mbrl_hdp.data.reduction import Reduction
 from mbrl_hdp.errors import ConfigError, short
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
@@ -115,10 +115,13 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     reduction = None if typed.pca is None else Reduction.of(log, typed.pca)
     if reduction is not None:
         log = reduction.apply(log)
-    for note in (*log.notes, *remarks(log)):
-        print(note, file=sys.stderr)
     data = log.data
     columns = ColumnNames.of(log, typed, reduction)
+    for note in columns.notes:
+        print(note, file=sys.stderr)
+    if progress:
+        size = f"{count_of(data.num_transitions, 'step')} of {count_of(data.num_episodes, 'episode')}"
+        print(f"searching for contexts in {size}; the runs below start from what is found", file=sys.stderr, flush=True)
     model = fit(
         data,
         _part(typed.prior),
