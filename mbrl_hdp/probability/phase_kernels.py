@@ -20,7 +20,7 @@ from torch import Tensor
 from mbrl_hdp.compiling import compiled
 from mbrl_hdp.probability.scaling import LARGEST, SMALLEST
 
-WIDTH = 16
+WIDTH = 64
 
 
 class PhaseArrays(NamedTuple):
@@ -311,3 +311,15 @@ def most_likely_paths(initial, stay, advance, leave, moves, first, log_lik, leng
         for t in range(lengths[b] - 1, -1, -1):
             paths[b, t] = context[state]
             state = origin[t, state]
+
+
+@compiled()
+@no_type_check
+def survival_loops(stay, advance, survival):
+    """Fill in the probability that a stay which begins in the first phase lasts longer than n steps."""
+    inside = np.zeros(len(stay))
+    inside[0] = 1.0
+    for n in range(len(survival)):
+        survival[n] = inside.sum()
+        for s in range(len(stay) - 1, -1, -1):
+            inside[s] = stay[s] * inside[s] + (advance[s - 1] * inside[s - 1] if s > 0 else 0.0)

@@ -76,18 +76,3 @@ def context_chain(chain: PhaseChain) -> ContextChain:
     left = by_context(phase_shares(chain) * chain.leave, chain.sizes)
     transition = torch.diag(1.0 - left) + left[:, None] * chain.moves
     return ContextChain(by_context(chain.initial, chain.sizes), transition)
-
-
-def stay_survival(chain: PhaseChain, context: int, num_steps: int) -> Float[Tensor, " n1"]:
-    """Return the probability that a stay lasts longer than n steps, for n = 0, ..., `num_steps`."""
-    begin = int(first_states(chain.sizes)[context])
-    part = slice(begin, begin + chain.sizes[context])
-    stay, advance = chain.stay[part].double(), chain.advance[part].double()
-    inside = torch.zeros_like(stay)
-    inside[0] = 1.0
-    survival = [inside.sum()]
-    for _ in range(num_steps):
-        advanced = torch.cat([inside.new_zeros(1), (inside * advance)[:-1]])
-        inside = inside * stay + advanced
-        survival.append(inside.sum())
-    return torch.stack(survival)
