@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +62,6 @@ def learn_duration(model: ContextModel, data: Trajectories, part: Part, registry
         registry: plugins to choose from.
     """
     model.parts = dataclasses.replace(model.parts, duration=part)
-    registry.get("duration", part.name)
     if part.name == PLAIN or model.num_contexts < 2:
         model.report.duration = {"name": PLAIN}
         return
@@ -74,6 +74,30 @@ def learn_duration(model: ContextModel, data: Trajectories, part: Part, registry
     learned = learn_phases(families[best][1], episodes)
     model.use_phases(learned.chain)
     model.report.duration = _entry(families[best][0], learned, compared)
+
+
+def duration_part(registry: Registry, asked: str | Part | None, before: ContextModel | None) -> Part:
+    """Return which duration is learned: the one asked for, else that of the model before, else geometric.
+
+    Raises:
+        PluginError: with the nearest names, if no such duration is registered.
+    """
+    if asked is None:
+        asked = before.parts.duration if before is not None and before.parts.duration is not None else PLAIN
+    if isinstance(asked, Part):
+        registry.get("duration", asked.name)
+        return asked
+    return Part(asked, registry.get("duration", asked).spec.config())
+
+
+def without_phases(model: ContextModel | None) -> ContextModel | None:
+    """Return a model whose contexts last as its prior's chain says: a refit starts from it."""
+    if model is None or model.phases is None:
+        return model
+    plain = copy.deepcopy(model)
+    plain.phases = None
+    plain.extract()
+    return plain
 
 
 def compare_durations(families: Sequence[tuple[str, ContextDuration]], data: Episodes) -> list[Compared]:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mbrl_hdp.belief.filter import update_belief
+from mbrl_hdp.belief.phase_filter import PhaseUpdate
 from mbrl_hdp.errors import DataError
 
 Vector = Float[np.ndarray, " n"]
@@ -54,5 +55,44 @@ class OnlineFilter:
         next_obs = np.asarray(next_obs)
         log_lik = self._log_lik(self._obs, np.asarray(act), next_obs)
         self.filtered, self.belief = update_belief(self.belief, log_lik, self._transition)
+        self._obs = next_obs
+        return self.belief
+
+    @property
+    def states(self) -> Float[np.ndarray, " S"] | None:
+        """Belief over (context, phase); None where contexts have no phases."""
+        return None
+
+
+class PhaseFilter(OnlineFilter):
+    """The same for contexts with phases: it knows how long a context has lasted; `belief` is by context."""
+
+    def __init__(
+        self, update: PhaseUpdate, log_lik: Callable[[Vector, Vector, Vector], Float[np.ndarray, " k"]]
+    ) -> None:
+        self._move, self._states = update, update.initial.copy()
+        self._log_lik = log_lik
+        self._obs = None
+        self._initial = update.contexts(update.initial)
+        self.belief, self.filtered = self._initial.copy(), self._initial.copy()
+
+    @property
+    def states(self) -> Float[np.ndarray, " S"]:
+        """Predictive distribution of the (context, phase) that acts next."""
+        return self._states
+
+    def reset(self, obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
+        """Begin an episode at its first observation; return the belief, which is `initial`."""
+        self._states = self._move.initial.copy()
+        return super().reset(obs)
+
+    def update(self, act: Float[np.ndarray, " A"], next_obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
+        """Update the belief with one step; return the distribution of the context that acts next."""
+        if self._obs is None:
+            return super().update(act, next_obs)  # which raises
+        next_obs = np.asarray(next_obs)
+        log_lik = self._log_lik(self._obs, np.asarray(act), next_obs)
+        filtered, self._states = self._move(self._states, log_lik)
+        self.filtered, self.belief = self._move.contexts(filtered), self._move.contexts(self._states)
         self._obs = next_obs
         return self.belief
