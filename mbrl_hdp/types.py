@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     import torch
     from jaxtyping import Bool, Float
@@ -71,8 +71,18 @@ class PhaseChain:
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> PhaseChain:
         """Apply a function to every tensor, as in `chain.map(torch.Tensor.double)`."""
-        tensors = (self.initial, self.stay, self.advance, self.leave, self.moves)
-        return PhaseChain(*map(function, tensors), sizes=self.sizes)
+        return PhaseChain.of(map(function, self.tensors), self.sizes)
+
+    @staticmethod
+    def of(tensors: Iterable[torch.Tensor], sizes: Sequence[int]) -> PhaseChain:
+        """Make a chain from its five tensors, in their order."""
+        initial, stay, advance, leave, moves = tensors
+        return PhaseChain(initial, stay, advance, leave, moves, tuple(sizes))
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The five tensors, in their order."""
+        return self.initial, self.stay, self.advance, self.leave, self.moves
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class _Learner:
         return self._assembled(contexts, chain.moves, by_context(chain.initial, chain.sizes), pseudo=0.0)
 
     def _maximised(self, counts: semi_markov.PhaseCounts, sizes: Sequence[int]) -> PhaseChain:
-        expected = PhaseChain(*counts, sizes=tuple(sizes))
+        expected = PhaseChain.of(counts, sizes)
         contexts = [self.family.update(phases) for phases in _split(expected)]
         return self._assembled(contexts, counts.moves, by_context(counts.initial, sizes))
 
@@ -160,7 +160,7 @@ class _Learner:
         rows = (moves + pseudo / max(self.num_contexts - 1, 1)) * off
         shares = begins + pseudo / self.num_contexts
         parts = [torch.from_numpy(np.concatenate(part)) for part in zip(*contexts, strict=True)]
-        chain = PhaseChain(parts[0], *parts, rows / rows.sum(1, keepdim=True).clamp_min(1e-300), sizes)
+        chain = PhaseChain.of([parts[0], *parts, rows / rows.sum(1, keepdim=True).clamp_min(1e-300)], sizes)
         return _begun(chain, shares / shares.sum(), self.start)
 
     def _log_prior(self, chain: PhaseChain) -> float:

@@ -12,11 +12,11 @@ from mbrl_hdp.types import PhaseChain
 Rng = torch.Generator | None
 
 
-def belief_over_states(chain: PhaseChain, belief: Float[Tensor, "B _"]) -> Float[Tensor, "B S"]:
+def belief_over_states(chain: PhaseChain, belief: Float[Tensor, "*batch _"]) -> Float[Tensor, "*batch S"]:
     """Return a belief over states: as it is, or one over contexts with their phases as in the long run."""
     if belief.shape[-1] == chain.num_states:
         return belief
-    return belief[:, context_of(chain.sizes).to(belief.device)] * phase_shares(chain).to(belief)
+    return belief[..., context_of(chain.sizes).to(belief.device)] * phase_shares(chain).to(belief)
 
 
 def first_state(chain: PhaseChain, num: int, belief: Float[Tensor, "B _"] | None, rng: Rng) -> dict[str, Tensor]:

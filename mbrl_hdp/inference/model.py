@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from mbrl.types import TransitionBatch
 from torch import Tensor
 
-from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.belief.phase_filter import PhaseUpdate
+from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.analysis import Analysis
@@ -23,14 +23,15 @@ from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo
 from mbrl_hdp.inference.imagined import first_state, next_state
 from mbrl_hdp.inference.online import OnlineFilter, PhaseFilter
-from mbrl_hdp.inference.parts import FitReport, ModelParts
-from mbrl_hdp.inference.parts import Part as Part
+from mbrl_hdp.inference.parts import FitReport, ModelParts, Part
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.inference.row_density import compiled_row
 from mbrl_hdp.inference.views import model_views
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.probability.phases import context_chain
 from mbrl_hdp.types import ContextChain, ContextPosterior, PhaseChain, TaskSpec
+
+__all__ = ["ContextModel", "FitReport", "ModelParts", "Part"]
 
 Obs = Float[Tensor, "B S"]
 Act = Float[Tensor, "B A"]
@@ -57,6 +58,8 @@ class ContextModel(mbrl.models.Model):
         is_settled: whether every active slot is a context, because the number was known (`fit.num_contexts`).
         phases: how long contexts last, where that was learned (docs/durations.md); it then replaces the prior's chain.
     """
+
+    _kept: Tensor
 
     def __init__(
         self, task: TaskSpec, prior: ContextPrior, dynamics: ContextDynamics, distillation: Distiller, parts: ModelParts

@@ -122,7 +122,7 @@ def _read_phases(
         return None
     sizes = tuple(int(size) for size in words["phases"])
     try:
-        phases = PhaseChain(*(tensors[_PHASES + name] for name in _PHASE_PARTS), sizes=sizes)
+        phases = PhaseChain.of((tensors[_PHASES + name] for name in _PHASE_PARTS), sizes)
     except KeyError as error:
         raise CheckpointError(f"{path} is damaged: {error} is missing; save the model again") from error
     states = {tuple(getattr(phases, name).shape) for name in _PHASE_PARTS[:-1]}

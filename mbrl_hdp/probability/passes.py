@@ -43,6 +43,7 @@ def message_inputs(
 
 
 def checked_lengths(log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None) -> Int[Tensor, " B"]:
+    """Return the lengths on `log_lik`'s device, the whole sequences if there are none; raise if they do not fit."""
     batch, num_steps, _ = log_lik.shape
     if lengths is None:
         return torch.full((batch,), num_steps, device=log_lik.device)

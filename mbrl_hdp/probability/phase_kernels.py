@@ -94,7 +94,8 @@ def smooth_pass(
     # Arguments, because numba's cache would not notice a change of a constant in another file.
     _smooth_loops(*(value.numpy() for value in arrays), SMALLEST, LARGEST)
     by_state[2, chain.first[1:] - 1] = 0.0  # there is no phase after the last
-    return scale, lowest >= SMALLEST, PhaseDerivatives(marginals, *by_state.unbind(0), by_moves)
+    found = PhaseDerivatives(marginals, by_state[0], by_state[1], by_state[2], by_state[3], by_moves)
+    return scale, lowest >= SMALLEST, found
 
 
 @compiled()

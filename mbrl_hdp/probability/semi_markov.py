@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -88,9 +87,8 @@ def log_evidence(
     """Return log p(observations), all paths summed out; differentiable in the chain's tensors and in `log_lik`.
 
     Example:
-        >>> one, zero = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 0.5])
-        >>> chain = PhaseChain(torch.tensor([0.5, 0.5]), torch.full((2,), 0.5), torch.zeros(2), torch.full((2,), 0.5),
-        ...                    torch.tensor([[0.0, 1.0], [1.0, 0.0]]), (1, 1))
+        >>> half = torch.tensor([0.5, 0.5])
+        >>> chain = PhaseChain(half, half, torch.zeros(2), half, torch.tensor([[0.0, 1.0], [1.0, 0.0]]), (1, 1))
         >>> log_evidence(chain, torch.zeros(1, 3, 2))
         tensor([0.])
     """
@@ -132,8 +130,8 @@ def filter_contexts(
         found.following[~is_exact] = by_context(states @ whole.transition, chain.sizes).to(found.following)
         evidence[~is_exact] = messages.log_evidence
     is_step = (torch.arange(found.probs.shape[1]) < inputs.lengths[:, None])[..., None]
-    results = (torch.where(is_step, values, 0.0) for values in (found.probs, found.following))
-    return PhaseFiltered(*(result.to(log_lik.device) for result in results), evidence.to(log_lik))
+    probs, following = (torch.where(is_step, values, 0.0) for values in (found.probs, found.following))
+    return PhaseFiltered(probs.to(log_lik.device), following.to(log_lik.device), evidence.to(log_lik))
 
 
 @torch.no_grad()
@@ -163,10 +161,13 @@ class _Inputs(NamedTuple):
 
 def _arrays(chain: PhaseChain) -> PhaseArrays:
     if chain.moves.shape != (chain.num_contexts, chain.num_contexts) or len(chain.stay) != chain.num_states:
-        raise ValueError(f"sizes {chain.sizes} do not fit {len(chain.stay)} states and moves {tuple(chain.moves.shape)}")
-    tensors = (chain.initial, chain.stay, chain.advance, chain.leave, chain.moves)
-    own = [value.detach().to("cpu", torch.float64).contiguous() for value in tensors]
-    return PhaseArrays(*own, first=torch.cat([first_states(chain.sizes), torch.tensor([chain.num_states])]))
+        found = f"{len(chain.stay)} states and moves {tuple(chain.moves.shape)}"
+        raise ValueError(f"sizes {chain.sizes} do not fit {found}")
+    initial, stay, advance, leave, moves = (
+        value.detach().to("cpu", torch.float64).contiguous() for value in chain.tensors
+    )
+    first = torch.cat([first_states(chain.sizes), torch.tensor([chain.num_states])])
+    return PhaseArrays(initial, stay, advance, leave, moves, first)
 
 
 def _inputs(chain: PhaseChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None) -> _Inputs:
@@ -240,8 +241,7 @@ def _structured(arrays: PhaseArrays, exact: Derivatives) -> tuple[Tensor, ...]:
 
 
 def _attach(chain: PhaseChain, log_lik: Float[Tensor, "B T K"], messages: _Pass) -> Float[Tensor, " B"]:
-    tensors = (chain.initial, chain.stay, chain.advance, chain.leave, chain.moves)
-    evidence: Tensor = _PhaseGradient.apply(*tensors, log_lik, messages)
+    evidence: Tensor = _PhaseGradient.apply(*chain.tensors, log_lik, messages)
     return evidence
 
 
@@ -264,8 +264,3 @@ class _PhaseGradient(torch.autograd.Function):
         by_log_lik = marginals.double() * own[:, None, None]
         pairs = zip((*by_chain, by_log_lik), ctx.likes, strict=True)
         return *(cut_to_range(value, dtype).to(device) for value, (dtype, device) in pairs), None
-
-
-def state_belief(chain: PhaseChain) -> Float[np.ndarray, " S"]:
-    """Return the distribution of the first acting state, where a filter begins."""
-    return chain.initial.detach().double().cpu().numpy().copy()

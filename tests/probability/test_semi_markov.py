@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from mbrl_hdp.inference.duration import Phases
 from mbrl_hdp.probability import hmm, semi_markov
 from mbrl_hdp.probability.markov import stationary
-from mbrl_hdp.inference.duration import Phases
 from mbrl_hdp.probability.phases import by_context, context_chain, context_of, dense, first_states
 from mbrl_hdp.types import PhaseChain
 
