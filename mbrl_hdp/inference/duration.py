@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from mbrl_hdp.probability.phase_kernels import survival_loops
+from mbrl_hdp.types import PhaseChain
 
 _TINY = 1e-300
 
@@ -32,6 +33,14 @@ class Phases(NamedTuple):
         found = np.empty(num_steps + 1)
         survival_loops(self.stay, self.advance, found)
         return found
+
+
+def split_phases(chain: PhaseChain) -> list[Phases]:
+    """Return the phases of every context of a chain."""
+    ends = np.cumsum(chain.sizes)
+    stay, advance, leave = (value.detach().double().cpu().numpy() for value in (chain.stay, chain.advance, chain.leave))
+    parts = [slice(end - size, end) for size, end in zip(chain.sizes, ends, strict=True)]
+    return [Phases(stay[part], advance[part], leave[part]) for part in parts]
 
 
 class Stays(NamedTuple):

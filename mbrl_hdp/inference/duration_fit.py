@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mbrl_hdp.inference.duration import ContextDuration, LabelledStays, Phases, labelled_stays
+from mbrl_hdp.inference.duration import ContextDuration, LabelledStays, Phases, labelled_stays, split_phases
 from mbrl_hdp.probability import semi_markov
 from mbrl_hdp.probability.phases import by_context, context_of, first_states, phase_shares
 from mbrl_hdp.types import PhaseChain
@@ -142,13 +142,13 @@ class _Learner:
         return max(tried, key=lambda phases: own.log_likelihood(phases) + self.family.log_prior(phases))
 
     def _resized(self, chain: PhaseChain, context: int, size: int) -> PhaseChain:
-        contexts = _split(chain)
+        contexts = split_phases(chain)
         contexts[context] = self.family.start(size, self.data.stays.of(context, has_first=self.start == FRESH))
         return self._assembled(contexts, chain.moves, by_context(chain.initial, chain.sizes), pseudo=0.0)
 
     def _maximised(self, counts: semi_markov.PhaseCounts, sizes: Sequence[int]) -> PhaseChain:
         expected = PhaseChain.of(counts, sizes)
-        contexts = [self.family.update(phases) for phases in _split(expected)]
+        contexts = [self.family.update(phases) for phases in split_phases(expected)]
         return self._assembled(contexts, counts.moves, by_context(counts.initial, sizes))
 
     def _assembled(
@@ -164,7 +164,7 @@ class _Learner:
         return _begun(chain, shares / shares.sum(), self.start)
 
     def _log_prior(self, chain: PhaseChain) -> float:
-        own = sum(self.family.log_prior(phases) for phases in _split(chain))
+        own = sum(self.family.log_prior(phases) for phases in split_phases(chain))
         off = ~torch.eye(self.num_contexts, dtype=torch.bool)
         moves = _PSEUDO / max(self.num_contexts - 1, 1) * float(chain.moves[off].log().sum())
         return own + moves + _PSEUDO / self.num_contexts * float(by_context(chain.initial, chain.sizes).log().sum())
@@ -179,10 +179,3 @@ def _begun(chain: PhaseChain, begins: Float[Tensor, " k"], start: str) -> PhaseC
         within[first_states(chain.sizes)] = 1.0
     initial = begins[context_of(chain.sizes)] * within
     return PhaseChain(initial, chain.stay, chain.advance, chain.leave, chain.moves, chain.sizes)
-
-
-def _split(chain: PhaseChain) -> list[Phases]:
-    """Return the phases of every context."""
-    ends = np.cumsum(chain.sizes)
-    parts = [value.numpy() for value in (chain.stay, chain.advance, chain.leave)]
-    return [Phases(*(part[end - size : end] for part in parts)) for size, end in zip(chain.sizes, ends, strict=True)]
