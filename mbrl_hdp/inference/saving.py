@@ -163,7 +163,18 @@ def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
     for key in words["config"]:
         if key not in known:
             raise CheckpointError(f"{kind} {words['name']!r} has no setting {key!r}; {did_you_mean(key, known)}")
-    return Part(words["name"], plugin.spec.config(**words["config"]))
+    return Part(words["name"], _settings(plugin.spec.config, words["config"]))
+
+
+def _settings(kind: type[Any], words: Mapping[str, Any]) -> Any:
+    """Return a plugin's settings from plain words, settings within settings as well."""
+    standard = kind()
+    values = dict(words)
+    for key, value in words.items():
+        own = getattr(standard, key)
+        if dataclasses.is_dataclass(own) and isinstance(value, Mapping):
+            values[key] = _settings(type(own), value)
+    return kind(**values)
 
 
 def _package(config: Any) -> str | None:

@@ -20,7 +20,8 @@ from torch import Tensor
 from mbrl_hdp.compiling import compiled
 from mbrl_hdp.probability.scaling import LARGEST, SMALLEST
 
-WIDTH = 64
+# Sequences of a block, and contexts up to which plain loops are faster than BLAS.
+WIDTH, FEW = 64, 24
 
 
 class PhaseArrays(NamedTuple):
@@ -102,71 +103,27 @@ def smooth_pass(
 @no_type_check
 def _filter_loops(initial, stay, advance, leave, moves, first, lik, lengths, probs, following, scale, lowest):
     num_steps, num_contexts, batch = lik.shape
-    chain = (initial, stay, advance, leave, first)
+    width = _block_width(batch)
     columns = np.ascontiguousarray(moves.T)
-    states = np.zeros((2, len(stay), WIDTH))
-    flow = np.zeros((2, num_contexts, WIDTH))
-    inside = np.zeros((num_contexts, WIDTH))
-    factor = np.ones(WIDTH)
-    for start in range(0, batch, WIDTH):
-        width = min(WIDTH, batch - start)
-        factor[:] = 1.0
+    states = np.zeros((2, len(stay), width))
+    flow, inside = np.zeros((2, num_contexts, width)), np.zeros((num_contexts, width))
+    for start in range(0, batch, width):
+        number = min(width, batch - start)
+        seen, lasting = _block(lik, lengths, start, number, width)
+        factor, low, total = np.ones(width), np.ones(width), np.zeros(width)
         for t in range(num_steps):
             before, after = states[(t + 1) % 2], states[t % 2]
-            _step(t, chain, before, after, flow, inside, lik[t], start, width, factor, lowest, lengths)
-            _close(t, inside, start, width, factor, scale, lengths)
-            np.dot(columns, flow[0], flow[1])
-            for w in range(width):
+            _step(t, initial, stay, advance, leave, first, before, after, flow, inside, seen[t], factor, low, lasting)
+            _close(t, inside, total, factor, lasting)
+            _mix(columns, flow[0], flow[1])
+            for w in range(number):
+                scale[t, start + w] = total[w]
                 for k in range(num_contexts):
                     now = inside[k, w] * factor[w]
                     probs[start + w, t, k] = now
                     # What was left goes out, what is entered comes in; rounding must not make it negative.
                     following[start + w, t, k] = max(now + (flow[1, k, w] - flow[0, k, w]) * factor[w], 0.0)
-
-
-@compiled()
-@no_type_check
-def _step(t, chain, before, after, flow, inside, lik, start, width, factor, lowest, lengths):
-    """Move one step along the chain and weigh by the likelihoods; not normalised."""
-    initial, stay, advance, leave, first = chain
-    gain = np.empty(WIDTH)
-    for k in range(len(first) - 1):
-        begin, end = first[k], first[k + 1]
-        total, out, entered = inside[k], flow[0, k], flow[1, k]
-        for w in range(width):
-            gain[w] = lik[k, start + w] * factor[w]
-            total[w] = 0.0
-            # What enters is the least that is known about the context; see `semi_markov`.
-            is_alive = 0 < t < lengths[start + w] and factor[w] != 0.0
-            if is_alive and not entered[w] * factor[w] >= lowest[start + w]:
-                lowest[start + w] = entered[w] * factor[w]
-            out[w] = 0.0
-        for s in range(begin, end):
-            row = after[s]
-            if t == 0:
-                for w in range(width):
-                    row[w] = initial[s] * gain[w]
-            elif s == begin:
-                for w in range(width):
-                    row[w] = (stay[s] * before[s, w] + entered[w]) * gain[w]
-            else:
-                for w in range(width):
-                    row[w] = (stay[s] * before[s, w] + advance[s - 1] * before[s - 1, w]) * gain[w]
-            for w in range(width):
-                total[w] += row[w]
-                out[w] += leave[s] * row[w]
-
-
-@compiled()
-@no_type_check
-def _close(t, inside, start, width, factor, scale, lengths):
-    """Record the normaliser of a step and make it the factor of the next."""
-    for w in range(width):
-        total = 0.0
-        for k in range(len(inside)):
-            total += inside[k, w]
-        scale[t, start + w] = total if t < lengths[start + w] else 1.0
-        factor[w] = 0.0 if total == 0.0 else 1.0 / total
+        lowest[start : start + number] = low[:number]
 
 
 @compiled()
@@ -190,25 +147,29 @@ def _smooth_loops(
     largest,
 ):
     num_steps, num_contexts, batch = lik.shape
-    chain = (initial, stay, advance, leave, first)
+    width = _block_width(batch)
     columns = np.ascontiguousarray(moves.T)
-    states = np.zeros((num_steps, len(stay), WIDTH))
-    flow = np.zeros((2, num_contexts, WIDTH))
-    inside = np.zeros((num_contexts, WIDTH))
-    factors = np.ones((num_steps + 1, WIDTH))
-    sums = np.zeros((4, len(stay), WIDTH))
-    work = (np.zeros((len(stay) + 1, WIDTH)), np.zeros((len(stay), WIDTH)), np.zeros((4, num_contexts, WIDTH)))
-    for start in range(0, batch, WIDTH):
-        width = min(WIDTH, batch - start)
+    states = np.zeros((num_steps, len(stay), width))
+    flow, inside = np.zeros((2, num_contexts, width)), np.zeros((num_contexts, width))
+    factors, sums = np.ones((num_steps + 1, width)), np.zeros((4, len(stay), width))
+    ratio, message = np.zeros((len(stay) + 1, width)), np.zeros((len(stay), width))
+    small = np.zeros((4, num_contexts, width))
+    for start in range(0, batch, width):
+        number = min(width, batch - start)
+        seen, lasting = _block(lik, lengths, start, number, width)
+        low, total, weight = np.ones(width), np.zeros(width), np.zeros(width)
+        weight[:number] = weights[start : start + number]
         for t in range(num_steps):
             factors[t + 1] = factors[t]
-            _step(t, chain, states[max(t - 1, 0)], states[t], flow, inside, lik[t], start, width, factors[t + 1],
-                  lowest, lengths)  # fmt: skip
-            _close(t, inside, start, width, factors[t + 1], scale, lengths)
-            np.dot(columns, flow[0], flow[1])
-        _leave_out(states, factors, start, width, lowest, smallest)
-        _backward(chain, moves, states, factors, lik, lengths, weights, marginals, start, width, work, sums, by_moves,
-                  largest)  # fmt: skip
+            _step(t, initial, stay, advance, leave, first, states[max(t - 1, 0)], states[t], flow, inside, seen[t],
+                  factors[t + 1], low, lasting)  # fmt: skip
+            _close(t, inside, total, factors[t + 1], lasting)
+            scale[t, start : start + number] = total[:number]
+            _mix(columns, flow[0], flow[1])
+        lowest[start : start + number] = low[:number]
+        _leave_out(states, factors, low, smallest)
+        _backward(stay, advance, leave, moves, first, states, factors, seen, lasting, weight,
+                  marginals[start : start + number], ratio, message, small, sums, by_moves, largest)  # fmt: skip
     for place in range(4):
         for s in range(len(stay)):
             by_state[place, s] = sums[place, s].sum()
@@ -216,10 +177,146 @@ def _smooth_loops(
 
 @compiled()
 @no_type_check
-def _leave_out(states, factors, start, width, lowest, smallest):
-    """Remove the sequences that scaled messages cannot carry, and what an earlier block left beside a narrow one."""
-    for w in range(WIDTH):
-        if w >= width or not lowest[start + w] >= smallest:
+def _mix(matrix, rows, result):
+    """Multiply: result = matrix @ rows. Of few contexts, calling BLAS would cost more than the arithmetic."""
+    if len(matrix) > FEW:
+        np.dot(matrix, rows, result)
+        return
+    for j in range(len(matrix)):
+        row = result[j]
+        for w in range(len(row)):
+            row[w] = 0.0
+        for k in range(len(matrix)):
+            _scaled_add(row, matrix[j, k], rows[k])
+
+
+@compiled()
+@no_type_check
+def _scaled_add(row, factor, other):
+    for w in range(len(row)):
+        row[w] += factor * other[w]
+
+
+@compiled()
+@no_type_check
+def _pair(out, entry, pairs, by_moves):
+    """Add the products of every pair of rows: of few contexts sequence by sequence, otherwise summed up by BLAS."""
+    if len(out) > FEW:
+        by_moves += np.dot(out, entry.T)
+        return
+    for j in range(len(out)):
+        for k in range(len(out)):
+            if j != k:
+                _multiplied_add(pairs[j, k], out[j], entry[k])
+
+
+@compiled()
+@no_type_check
+def _multiplied_add(row, one, other):
+    for w in range(len(row)):
+        row[w] += one[w] * other[w]
+
+
+@compiled()
+@no_type_check
+def _block_width(batch):
+    """Return the width of blocks that are almost equal, so that little is computed for nobody."""
+    num_blocks = max((batch + WIDTH - 1) // WIDTH, 1)
+    return max((batch + num_blocks - 1) // num_blocks, 1)
+
+
+@compiled()
+@no_type_check
+def _block(lik, lengths, start, number, width):
+    """Copy the likelihoods and lengths of some sequences; beyond them the block has length 0."""
+    seen, lasting = np.zeros((lik.shape[0], lik.shape[1], width)), np.zeros(width, np.int64)
+    seen[:, :, :number] = lik[:, :, start : start + number]
+    lasting[:number] = lengths[start : start + number]
+    return seen, lasting
+
+
+@compiled()
+@no_type_check
+def _step(t, initial, stay, advance, leave, first, before, after, flow, inside, seen, factor, low, lasting):
+    """Move one step along the chain and weigh by the likelihoods; not normalised."""
+    gain = np.empty(len(factor))
+    for k in range(len(first) - 1):
+        total, out, entered = inside[k], flow[0, k], flow[1, k]
+        if t > 0:
+            _lower(t, low, entered, factor, lasting)
+        _clear(seen[k], factor, gain, total, out)
+        for s in range(first[k], first[k + 1]):
+            if t == 0:
+                _begin(after[s], initial[s], gain)
+            elif s == first[k]:
+                _hear(after[s], stay[s], before[s], 1.0, entered, gain)
+            else:
+                _hear(after[s], stay[s], before[s], advance[s - 1], before[s - 1], gain)
+            _add(after[s], leave[s], total, out)
+
+
+@compiled()
+@no_type_check
+def _lower(t, low, entered, factor, lasting):
+    for w in range(len(low)):
+        # What enters is the least that is known about the context; see `semi_markov`. A NaN is taken over.
+        least = entered[w] * factor[w]
+        if t < lasting[w] and factor[w] != 0.0 and not least >= low[w]:
+            low[w] = least
+
+
+@compiled()
+@no_type_check
+def _clear(seen, factor, gain, total, out):
+    for w in range(len(gain)):
+        gain[w] = seen[w] * factor[w]
+        total[w] = 0.0
+        out[w] = 0.0
+
+
+@compiled()
+@no_type_check
+def _begin(row, initial, gain):
+    for w in range(len(row)):
+        row[w] = initial * gain[w]
+
+
+@compiled()
+@no_type_check
+def _hear(row, stay, own, advance, other, gain):
+    for w in range(len(row)):
+        row[w] = (stay * own[w] + advance * other[w]) * gain[w]
+
+
+@compiled()
+@no_type_check
+def _add(row, leave, total, out):
+    for w in range(len(row)):
+        total[w] += row[w]
+        out[w] += leave * row[w]
+
+
+@compiled()
+@no_type_check
+def _close(t, inside, total, factor, lasting):
+    """Find the normaliser of a step, 1 beyond a sequence's end, and make it the factor of the next."""
+    for w in range(len(total)):
+        total[w] = 0.0
+    for k in range(len(inside)):
+        row = inside[k]
+        for w in range(len(total)):
+            total[w] += row[w]
+    for w in range(len(total)):
+        factor[w] = 0.0 if total[w] == 0.0 else 1.0 / total[w]
+        total[w] = total[w] if t < lasting[w] else 1.0
+
+
+@compiled()
+@no_type_check
+def _leave_out(states, factors, low, smallest):
+    """Remove the sequences that scaled messages cannot carry."""
+    for w in range(len(low)):
+        if not low[w] >= smallest:
             states[:, :, w] = 0.0
             factors[1:, w] = 0.0
 
@@ -227,54 +324,105 @@ def _leave_out(states, factors, start, width, lowest, smallest):
 @compiled()
 @no_type_check
 def _backward(
-    chain, moves, states, factors, lik, lengths, weights, marginals, start, width, work, sums, by_moves, largest
+    stay,
+    advance,
+    leave,
+    moves,
+    first,
+    states,
+    factors,
+    seen,
+    lasting,
+    weight,
+    marginals,
+    ratio,
+    message,
+    small,
+    sums,
+    by_moves,
+    largest,
 ):
-    _, stay, advance, leave, first = chain
-    ratio, message, small = work
+    num_steps, num_contexts, width = seen.shape
     entry, heard, out, marginal = small[0], small[1], small[2], small[3]
-    num_steps, num_contexts = lik.shape[:2]
-    pairs = np.empty((num_contexts, num_contexts))
-    earlier = np.zeros(WIDTH)
+    pairs = np.zeros((num_contexts, num_contexts, width if num_contexts <= FEW else 1))
+    earlier, gain = np.zeros(width), np.zeros(width)
+    shortest = lasting.min()
     for t in range(num_steps - 1, -1, -1):
-        _restart(message, t + 1, lengths, start, width)
+        if t + 1 >= shortest:
+            _restart(message, t + 1, lasting)
         for k in range(num_contexts):
-            marginal[k] = 0.0
-            for s in range(first[k], first[k + 1]):
-                for w in range(width):
-                    marginal[k, w] += states[t, s, w] * message[s, w]
-                    value = lik[t, k, start + w] * message[s, w] * factors[t + 1, w]
-                    ratio[s, w] = largest if value > largest else value
-            entry[k] = ratio[first[k]]
             for w in range(width):
-                marginals[start + w, t, k] = marginal[k, w] * factors[t + 1, w]
+                gain[w] = seen[t, k, w] * factors[t + 1, w]
+                marginal[k, w] = 0.0
+            for s in range(first[k], first[k + 1]):
+                _combine(states[t, s], message[s], gain, marginal[k], ratio[s], largest)
+            entry[k] = ratio[first[k]]
+        _store(marginals, t, marginal, factors[t + 1])
         if t == 0:
             break
-        np.dot(moves, entry, heard)
+        _mix(moves, entry, heard)
         for w in range(width):
-            earlier[w] = factors[t, w] * weights[start + w]
+            earlier[w] = factors[t, w] * weight[w]
         for k in range(num_contexts):
             out[k] = 0.0
             for s in range(first[k], first[k + 1]):
-                for w in range(width):
-                    now = states[t - 1, s, w] * earlier[w]
-                    sums[1, s, w] += now * ratio[s, w]
-                    sums[2, s, w] += now * ratio[s + 1, w]
-                    sums[3, s, w] += now * heard[k, w]
-                    out[k, w] += now * leave[s]
-                    message[s, w] = stay[s] * ratio[s, w] + advance[s] * ratio[s + 1, w] + leave[s] * heard[k, w]
-        np.dot(out, entry.T, pairs)
-        by_moves += pairs
-    for s in range(len(stay)):
-        for w in range(width):
-            sums[0, s, w] += ratio[s, w] * weights[start + w] if num_steps > 0 else 0.0
+                _derive(states[t - 1, s], earlier, ratio[s], ratio[s + 1], heard[k], leave[s], sums[1, s], sums[2, s],
+                        sums[3, s], out[k])  # fmt: skip
+                _tell(message[s], stay[s], ratio[s], advance[s], ratio[s + 1], leave[s], heard[k])
+        _pair(out, entry, pairs, by_moves)
+    if num_contexts <= FEW:
+        for j in range(num_contexts):
+            for k in range(num_contexts):
+                by_moves[j, k] += pairs[j, k].sum()
+    if num_steps > 0:
+        for s in range(len(stay)):
+            for w in range(width):
+                sums[0, s, w] += ratio[s, w] * weight[w]
 
 
 @compiled()
 @no_type_check
-def _restart(message, t, lengths, start, width):
+def _combine(state, message, gain, marginal, ratio, largest):
+    for w in range(len(state)):
+        marginal[w] += state[w] * message[w]
+        value = gain[w] * message[w]
+        ratio[w] = largest if value > largest else value
+
+
+@compiled()
+@no_type_check
+def _derive(state, earlier, own, following, heard, leave, by_stay, by_advance, by_leave, out):
+    for w in range(len(state)):
+        now = state[w] * earlier[w]
+        by_stay[w] += now * own[w]
+        by_advance[w] += now * following[w]
+        by_leave[w] += now * heard[w]
+        out[w] += now * leave
+
+
+@compiled()
+@no_type_check
+def _tell(message, stay, own, advance, following, leave, heard):
+    for w in range(len(message)):
+        message[w] = stay * own[w] + advance * following[w] + leave * heard[w]
+
+
+@compiled()
+@no_type_check
+def _store(marginals, t, marginal, factor):
+    """Leave the layout of the passes: marginals[b, t, k] = marginal[k, b], normalised."""
+    for b in range(len(marginals)):
+        row = marginals[b, t]
+        for k in range(len(row)):
+            row[k] = marginal[k, b] * factor[b]
+
+
+@compiled()
+@no_type_check
+def _restart(message, t, lasting):
     """Begin with ones at the last step of every sequence."""
-    for w in range(width):
-        if t >= lengths[start + w]:
+    for w in range(len(lasting)):
+        if t >= lasting[w]:
             message[:, w] = 1.0
 
 

@@ -33,7 +33,7 @@ def save_figures(model: ContextModel, found: Analysis, summary: FitSummary, fold
         "transition.png": transition_figure(model, summary),
         "stationary.png": stationary_figure(summary),
         "contexts.png": contexts_figure(found, summary),
-        **({"stays.png": stays_figure(summary.stays)} if summary.num_contexts > 1 else {}),
+        "stays.png": stays_figure(summary.stays),
     }
     for name, figure in figures.items():
         with atomic_path(folder / name) as path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +10,6 @@ from mbrl_hdp.inference.duration import ContextDuration
 from mbrl_hdp.settings import setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_durations.families import GeometricConfig, MinimumConfig, NegativeBinomialConfig
-
-_SETTINGS: dict[str, type[Any]] = {
-    "geometric": GeometricConfig,
-    "minimum": MinimumConfig,
-    "negative_binomial": NegativeBinomialConfig,
-}
 
 
 @dataclass
@@ -31,12 +24,6 @@ class AutoDurationConfig:
     geometric: GeometricConfig = field(default_factory=GeometricConfig)
     minimum: MinimumConfig = field(default_factory=MinimumConfig)
     negative_binomial: NegativeBinomialConfig = field(default_factory=NegativeBinomialConfig)
-
-    def __post_init__(self) -> None:
-        """Take the settings of a saved model, which are plain words, as well."""
-        for name, kind in _SETTINGS.items():
-            if isinstance(getattr(self, name), Mapping):
-                setattr(self, name, kind(**getattr(self, name)))
 
     def candidates(self) -> list[tuple[str, Any]]:
         """Return name and settings of every duration, geometric first."""
