@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from mbrl_hdp.probability.phase_kernels import survival_loops
+from mbrl_hdp.probability.phase_paths import survival_loops
 from mbrl_hdp.types import PhaseChain
 
 _TINY = 1e-300

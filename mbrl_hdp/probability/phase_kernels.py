@@ -20,8 +20,8 @@ from torch import Tensor
 from mbrl_hdp.compiling import compiled
 from mbrl_hdp.probability.scaling import LARGEST, SMALLEST
 
-# Sequences of a block, and contexts up to which plain loops are faster than BLAS.
-WIDTH, FEW = 64, 24
+# Sequences of a block: wider ones leave the cache, narrower ones do not fill a loop.
+WIDTH = 64
 
 
 class PhaseArrays(NamedTuple):
@@ -115,7 +115,7 @@ def _filter_loops(initial, stay, advance, leave, moves, first, lik, lengths, pro
             before, after = states[(t + 1) % 2], states[t % 2]
             _step(t, initial, stay, advance, leave, first, before, after, flow, inside, seen[t], factor, low, lasting)
             _close(t, inside, total, factor, lasting)
-            _mix(columns, flow[0], flow[1])
+            np.dot(columns, flow[0], flow[1])
             for w in range(number):
                 scale[t, start + w] = total[w]
                 for k in range(num_contexts):
@@ -165,7 +165,7 @@ def _smooth_loops(
                   factors[t + 1], low, lasting)  # fmt: skip
             _close(t, inside, total, factors[t + 1], lasting)
             scale[t, start : start + number] = total[:number]
-            _mix(columns, flow[0], flow[1])
+            np.dot(columns, flow[0], flow[1])
         lowest[start : start + number] = low[:number]
         _leave_out(states, factors, low, smallest)
         _backward(stay, advance, leave, moves, first, states, factors, seen, lasting, weight,
@@ -173,48 +173,6 @@ def _smooth_loops(
     for place in range(4):
         for s in range(len(stay)):
             by_state[place, s] = sums[place, s].sum()
-
-
-@compiled()
-@no_type_check
-def _mix(matrix, rows, result):
-    """Multiply: result = matrix @ rows. Of few contexts, calling BLAS would cost more than the arithmetic."""
-    if len(matrix) > FEW:
-        np.dot(matrix, rows, result)
-        return
-    for j in range(len(matrix)):
-        row = result[j]
-        for w in range(len(row)):
-            row[w] = 0.0
-        for k in range(len(matrix)):
-            _scaled_add(row, matrix[j, k], rows[k])
-
-
-@compiled()
-@no_type_check
-def _scaled_add(row, factor, other):
-    for w in range(len(row)):
-        row[w] += factor * other[w]
-
-
-@compiled()
-@no_type_check
-def _pair(out, entry, pairs, by_moves):
-    """Add the products of every pair of rows: of few contexts sequence by sequence, otherwise summed up by BLAS."""
-    if len(out) > FEW:
-        by_moves += np.dot(out, entry.T)
-        return
-    for j in range(len(out)):
-        for k in range(len(out)):
-            if j != k:
-                _multiplied_add(pairs[j, k], out[j], entry[k])
-
-
-@compiled()
-@no_type_check
-def _multiplied_add(row, one, other):
-    for w in range(len(row)):
-        row[w] += one[w] * other[w]
 
 
 @compiled()
@@ -344,40 +302,38 @@ def _backward(
 ):
     num_steps, num_contexts, width = seen.shape
     entry, heard, out, marginal = small[0], small[1], small[2], small[3]
-    pairs = np.zeros((num_contexts, num_contexts, width if num_contexts <= FEW else 1))
-    earlier, gain = np.zeros(width), np.zeros(width)
+    pairs, earlier, gain = np.empty((num_contexts, num_contexts)), np.zeros(width), np.zeros(width)
     shortest = lasting.min()
     for t in range(num_steps - 1, -1, -1):
         if t + 1 >= shortest:
             _restart(message, t + 1, lasting)
         for k in range(num_contexts):
-            for w in range(width):
-                gain[w] = seen[t, k, w] * factors[t + 1, w]
-                marginal[k, w] = 0.0
+            _clear(seen[t, k], factors[t + 1], gain, marginal[k], out[k])
             for s in range(first[k], first[k + 1]):
                 _combine(states[t, s], message[s], gain, marginal[k], ratio[s], largest)
             entry[k] = ratio[first[k]]
         _store(marginals, t, marginal, factors[t + 1])
         if t == 0:
             break
-        _mix(moves, entry, heard)
+        np.dot(moves, entry, heard)
         for w in range(width):
             earlier[w] = factors[t, w] * weight[w]
         for k in range(num_contexts):
-            out[k] = 0.0
             for s in range(first[k], first[k + 1]):
                 _derive(states[t - 1, s], earlier, ratio[s], ratio[s + 1], heard[k], leave[s], sums[1, s], sums[2, s],
                         sums[3, s], out[k])  # fmt: skip
                 _tell(message[s], stay[s], ratio[s], advance[s], ratio[s + 1], leave[s], heard[k])
-        _pair(out, entry, pairs, by_moves)
-    if num_contexts <= FEW:
-        for j in range(num_contexts):
-            for k in range(num_contexts):
-                by_moves[j, k] += pairs[j, k].sum()
-    if num_steps > 0:
-        for s in range(len(stay)):
-            for w in range(width):
-                sums[0, s, w] += ratio[s, w] * weight[w]
+        np.dot(out, entry.T, pairs)
+        by_moves += pairs
+    for s in range(len(stay) if num_steps > 0 else 0):
+        _multiplied_add(sums[0, s], ratio[s], weight)
+
+
+@compiled()
+@no_type_check
+def _multiplied_add(row, one, other):
+    for w in range(len(row)):
+        row[w] += one[w] * other[w]
 
 
 @compiled()
@@ -424,51 +380,3 @@ def _restart(message, t, lasting):
     for w in range(len(lasting)):
         if t >= lasting[w]:
             message[:, w] = 1.0
-
-
-@compiled()
-@no_type_check
-def most_likely_paths(initial, stay, advance, leave, moves, first, log_lik, lengths, paths):
-    """Fill `paths` with the contexts of the most likely path of states (Viterbi); all but lik in logarithms."""
-    batch, num_steps, num_contexts = log_lik.shape
-    num_states = len(stay)
-    origin = np.zeros((num_steps, num_states), np.int64)
-    best, score = np.empty(num_states), np.empty(num_states)
-    exit_score, exit_state = np.empty(num_contexts), np.zeros(num_contexts, np.int64)
-    context = np.zeros(num_states, np.int64)
-    for k in range(num_contexts):
-        context[first[k] : first[k + 1]] = k
-    for b in range(batch):
-        for t in range(lengths[b]):
-            for k in range(num_contexts if t > 0 else 0):
-                exit_state[k] = first[k] + np.argmax(best[first[k] : first[k + 1]] + leave[first[k] : first[k + 1]])
-                exit_score[k] = best[exit_state[k]] + leave[exit_state[k]]
-            for s in range(num_states):
-                k = context[s]
-                if t == 0:
-                    score[s] = initial[s]
-                else:
-                    score[s], origin[t, s] = best[s] + stay[s], s
-                    if s > first[k] and best[s - 1] + advance[s - 1] > score[s]:
-                        score[s], origin[t, s] = best[s - 1] + advance[s - 1], s - 1
-                    for j in range(num_contexts if s == first[k] else 0):
-                        if exit_score[j] + moves[j, k] > score[s]:
-                            score[s], origin[t, s] = exit_score[j] + moves[j, k], exit_state[j]
-                score[s] += log_lik[b, t, k]
-            best[:] = score
-        state = np.argmax(best)
-        for t in range(lengths[b] - 1, -1, -1):
-            paths[b, t] = context[state]
-            state = origin[t, state]
-
-
-@compiled()
-@no_type_check
-def survival_loops(stay, advance, survival):
-    """Fill in the probability that a stay which begins in the first phase lasts longer than n steps."""
-    inside = np.zeros(len(stay))
-    inside[0] = 1.0
-    for n in range(len(survival)):
-        survival[n] = inside.sum()
-        for s in range(len(stay) - 1, -1, -1):
-            inside[s] = stay[s] * inside[s] + (advance[s - 1] * inside[s - 1] if s > 0 else 0.0)

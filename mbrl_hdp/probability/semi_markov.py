@@ -25,9 +25,9 @@ from mbrl_hdp.probability.phase_kernels import (
     PhaseArrays,
     PhaseDerivatives,
     filter_pass,
-    most_likely_paths,
     smooth_pass,
 )
+from mbrl_hdp.probability.phase_paths import most_likely_paths
 from mbrl_hdp.probability.phases import by_context, context_of, dense, first_states
 from mbrl_hdp.probability.scaling import Derivatives, scaled_likelihoods
 from mbrl_hdp.types import PhaseChain
