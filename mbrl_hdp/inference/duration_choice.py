@@ -19,6 +19,7 @@ from mbrl_hdp.inference.duration_fit import Episodes, Learned, learn_phases
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel, Part
 from mbrl_hdp.probability import semi_markov
+from mbrl_hdp.types import TaskSpec
 
 PLAIN = "geometric"
 # Nats that another duration must gain over all held-out episodes, and how many standard errors.
@@ -65,15 +66,43 @@ def learn_duration(model: ContextModel, data: Trajectories, part: Part, registry
     if part.name == PLAIN or model.num_contexts < 2:
         model.report.duration = {"name": PLAIN}
         return
-    episodes = _episodes(model, data)
+    chosen = choose_duration(part, _episodes(model, data), model.task, registry)
+    model.use_phases(chosen.learned.chain)
+    model.report.duration = chosen.entry()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The duration that was taken.
+
+    Attributes:
+        name: of the duration.
+        learned: its chain over (context, phase).
+        compared: the candidates; empty where one was asked for.
+    """
+
+    name: str
+    learned: Learned
+    compared: list[Compared]
+
+    def entry(self) -> dict[str, Any]:
+        """Return what the report of a fit says about it."""
+        return {
+            "name": self.name,
+            "sizes": list(self.learned.chain.sizes),
+            "start": self.learned.start,
+            "compared": [dataclasses.asdict(found) for found in self.compared],
+        }
+
+
+def choose_duration(part: Part, data: Episodes, task: TaskSpec, registry: Registry) -> Chosen:
+    """Learn a duration; of several candidates the first one, unless another is clearly better."""
     several = part.config.candidates() if isinstance(part.config, SeveralDurations) else [(part.name, part.config)]
-    families = [(name, registry.build_duration(name, model.task, config)) for name, config in several]
-    compared = compare_durations(families, episodes) if len(families) > 1 else []
+    families = [(name, registry.build_duration(name, task, config)) for name, config in several]
+    compared = compare_durations(families, data) if len(families) > 1 else []
     clear = [place for place, found in enumerate(compared) if found.is_clear]
     best = max(clear, key=lambda place: compared[place].gain) if clear else 0
-    learned = learn_phases(families[best][1], episodes)
-    model.use_phases(learned.chain)
-    model.report.duration = _entry(families[best][0], learned, compared)
+    return Chosen(families[best][0], learn_phases(families[best][1], data), compared)
 
 
 def duration_part(registry: Registry, asked: str | Part | None, before: ContextModel | None) -> Part:
@@ -142,13 +171,3 @@ def _pieces(data: Episodes) -> Episodes:
     lengths = (data.lengths[:, None] - begins).clamp(0, length).reshape(-1)
     is_used = (lengths > 0).numpy()
     return Episodes(log_lik, lengths, labels).chosen(np.flatnonzero(is_used))
-
-
-def _entry(name: str, learned: Learned, compared: Sequence[Compared]) -> dict[str, Any]:
-    """Return what the fit's report says about the duration."""
-    return {
-        "name": name,
-        "sizes": list(learned.chain.sizes),
-        "start": learned.start,
-        "compared": [dataclasses.asdict(found) for found in compared],
-    }
