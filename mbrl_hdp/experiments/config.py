@@ -73,6 +73,7 @@ class ModelConfig:
     prior: Any = MISSING
     distillation: Any = MISSING
     dynamics: Any = MISSING
+    duration: Any = MISSING
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
     strict_plugins: bool = setting(False, "stop if any plugin has a problem")
@@ -116,7 +117,7 @@ class FitMainConfig(ModelConfig, LogConfig):
 
 
 _GROUPS = {kind.name: kind.group for kind in KINDS}
-_RUN_GROUPS = ("prior", "distillation", "dynamics", "agent", "planner")
+_RUN_GROUPS = ("prior", "distillation", "dynamics", "duration", "agent", "planner")
 _SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitMainConfig}
 
 

@@ -129,6 +129,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
         _part(typed.dynamics),
         typed.max_contexts,
         typed.seed,
+        duration=_part(typed.duration),
         config=typed.fit,
         dt=log.dt if typed.dt is None else typed.dt,
         progress=progress,

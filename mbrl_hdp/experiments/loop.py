@@ -224,6 +224,7 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog) -> bool:
             ("prior", run.config.prior),
             ("dynamics", run.config.dynamics),
             ("distillation", run.config.distillation),
+            ("duration", run.config.duration),
         )
     }
     model = fit(
