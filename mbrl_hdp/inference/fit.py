@@ -190,6 +190,7 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
         runs.build.recipe.refit,
         search=lambda: _searched(train, config, most),
         build=lambda part: runs.build.again(before, part),
+        is_forced=config.search_again == "always",
     )
 
 

@@ -23,6 +23,7 @@ class OnlineFilter:
     Attributes:
         belief: predictive distribution of the context that acts next.
         filtered: distribution of the context that acted on the last step; `initial` before the first one.
+        log_lik: log-likelihood of the last step in every context, which a novelty alarm takes; NaN before the first.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class OnlineFilter:
         self._log_lik = log_lik
         self._obs: Vector | None = None
         self.belief, self.filtered = self._initial.copy(), self._initial.copy()
+        self.log_lik = np.full(len(self._initial), np.nan)
 
     def reset(self, obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
         """Begin an episode at its first observation; return the belief, which is `initial`."""
         self._obs = np.asarray(obs)
         self.belief, self.filtered = self._initial.copy(), self._initial.copy()
+        self.log_lik = np.full(len(self._initial), np.nan)
         return self.belief
 
     def update(self, act: Float[np.ndarray, " A"], next_obs: Float[np.ndarray, " S"]) -> Float[np.ndarray, " k"]:
@@ -52,7 +55,7 @@ class OnlineFilter:
         if self._obs is None:
             raise DataError("call reset(obs) with the episode's first observation before update(act, next_obs)")
         next_obs = np.asarray(next_obs)
-        log_lik = self._log_lik(self._obs, np.asarray(act), next_obs)
-        self.filtered, self.belief = update_belief(self.belief, log_lik, self._transition)
+        self.log_lik = self._log_lik(self._obs, np.asarray(act), next_obs)
+        self.filtered, self.belief = update_belief(self.belief, self.log_lik, self._transition)
         self._obs = next_obs
         return self.belief
