@@ -105,7 +105,7 @@ def calibrate(scores: Float[np.ndarray, "N T"], confidence: float = 0.95) -> Nul
     num_steps = int(has_score.sum())
     if num_steps < FEWEST_STEPS:
         raise DataError(
-            f"{num_steps} steps are too few to calibrate a novelty alarm; at least {FEWEST_STEPS} held-out steps are needed"
+            f"{num_steps} held-out steps are too few to calibrate a novelty alarm; it takes at least {FEWEST_STEPS}"
         )
     order = has_score.cumsum().reshape(scores.shape)
     early = scores[has_score & (order <= num_steps // 2)]
@@ -144,12 +144,14 @@ def upper_limits(
 
 
 def _with_blocks(table: NullTable, scores: Float[np.ndarray, "N T"]) -> NullTable:
-    """Return the table with the tail of the largest evidence of held-out blocks: episodes, cut up where they are few."""
+    """Return the table with the tail of the largest evidence of blocks: held-out episodes, cut up where few."""
     num_pieces = -(-_FEWEST_BLOCKS // len(scores))
     length = scores.shape[1] // num_pieces
     blocks = scores[:, : num_pieces * length].reshape(-1, length)
     blocks = blocks[np.isfinite(blocks).any(1)]
-    every: np.ndarray[Any, Any] = _run(table.log_e_values(), table.levels(blocks), np.asarray(_ROW_STARTS), np.inf, True)
+    every: np.ndarray[Any, Any] = _run(
+        table.log_e_values(), table.levels(blocks), np.asarray(_ROW_STARTS), np.inf, True
+    )
     largest = every.max(1)
     level = float(np.quantile(largest, 1.0 - _TAIL_SHARE))
     excess = largest[largest > level] - level

@@ -2,9 +2,9 @@
 
 A step's score is how badly the best context predicts it: the smallest -log p(next_obs | obs, act, context), each
 context's relative to its own usual value. Not the belief's density: a switch between known contexts is nothing new.
-Steps from states or with actions outside the range of the held-out data are not judged: there the heads extrapolate, and
-that they predict badly says nothing about contexts. `mbrl_hdp.belief.novelty` turns scores into a test with a stated rate
-of false alarms.
+Steps from states or with actions outside the range of the held-out data are not judged: there the heads extrapolate,
+and that they predict badly says nothing about contexts. `mbrl_hdp.belief.novelty` turns scores into a test with a
+stated rate of false alarms.
 """
 
 from __future__ import annotations

@@ -93,19 +93,18 @@ def _walk(num_contexts: int, num_episodes: int, rng: np.random.Generator) -> Int
     return np.stack([walk.reset(rng), *(walk.step(rng) for _ in range(NUM_STEPS - 1))], 1)
 
 
-def build_world(name: str) -> World:
-    """Build a world by its name in `WORLDS`; the noise is in units of the spread of its changes."""
-    quiet = WORLDS[name]()
-    rng = np.random.default_rng(_UNITS_SEED)
-    spread = np.diff(quiet.known(50, rng).obs, axis=1).std((0, 1))
+def build_world(system: str, new: str) -> World:
+    """Build a world by its names in `SYSTEMS`; the noise is in units of the spread of its changes."""
+    quiet = SYSTEMS[system][new]()
+    spread = np.diff(quiet.known(50, np.random.default_rng(_UNITS_SEED)).obs, axis=1).std((0, 1))
     return replace(quiet, noise=NOISE * spread)
 
 
 def _cartpole(**new: float) -> World:
     """Cart-pole whose force is reversed in context 1 and some parameters of which change in context 2."""
     physics = CartPolePhysics()
-    names = {"actuation", *new}
-    values = {name: np.array([getattr(physics, name)] * KNOWN + [new.get(name, getattr(physics, name))]) for name in names}
+    usual = {name: getattr(physics, name) for name in ("actuation", *new)}
+    values = {name: np.array([value, value, new.get(name, value)]) for name, value in usual.items()}
     values["actuation"][1] = -1.0
 
     def step(state: FloatArray, act: FloatArray, context: IntArray) -> FloatArray:
@@ -114,7 +113,7 @@ def _cartpole(**new: float) -> World:
     return World(step, lambda rng, num: physics.start(num, rng), physics.act_dim, np.zeros(physics.obs_dim))
 
 
-def _system(name: str) -> World:
+def _suite(name: str) -> World:
     """Return a system of the suite with three contexts, the last of which is new."""
     system = build_system(name)
     assert system.num_contexts == KNOWN + 1
@@ -123,13 +122,16 @@ def _system(name: str) -> World:
     def step(state: FloatArray, act: FloatArray, context: IntArray) -> FloatArray:
         return system.step(state, act, context, quiet, unused)
 
-    width = system.start(unused, 1).shape[1]
-    return World(step, system.start, system.act_dim, np.zeros(width))
+    return World(step, system.start, system.act_dim, np.zeros(system.start(unused, 1).shape[1]))
 
 
-WORLDS: dict[str, Callable[[], World]] = {
-    "cart-pole, actuation 0.3": lambda: _cartpole(actuation=0.3),
-    "cart-pole, pole mass x 2": lambda: _cartpole(pole_mass=1.0),
-    "unicycle, wheels slip": lambda: _system("unicycle"),
-    "two-link arm, second motor dead": lambda: _system("two_link_arm"),
+# What is new, by system; the two known contexts of a system are the same for all of them.
+SYSTEMS: dict[str, dict[str, Callable[[], World]]] = {
+    "cart-pole": {
+        "actuation 0.3": lambda: _cartpole(actuation=0.3),
+        "pole mass x 2": lambda: _cartpole(pole_mass=1.0),
+    },
+    "unicycle": {"wheels slip": lambda: _suite("unicycle")},
+    "two-link arm": {"second motor dead": lambda: _suite("two_link_arm")},
+    "Duffing": {"spring turns soft": lambda: _suite("duffing")},
 }

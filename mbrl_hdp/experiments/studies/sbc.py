@@ -42,8 +42,8 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
             "seed": seed,
             **size,
         }
-        for seed in own
         for prior in PRIORS
+        for seed in own
         for case, separation in CASES.items()
     ]
 
@@ -82,7 +82,11 @@ def page(records: list[CellRecord]) -> Page:
         "not learned, so it has no posterior; the shared weights of `hdp` are a point estimate (the paper's choice), "
         "so they have none either, and what they are uncertain about is missing from the rows' posterior.\n\n"
     )
-    return Page(f"{body}{_summary(groups, records)}\n\n{table([*columns, 'p'], rows)}", _gates(groups, records), _drawings(groups, records))
+    return Page(
+        f"{body}{_summary(groups, records)}\n\n{table([*columns, 'p'], rows)}",
+        _gates(groups, records),
+        _drawings(groups, records),
+    )
 
 
 Groups = dict[tuple[str, str], dict[str, list[int]]]
@@ -115,7 +119,7 @@ def _summary(groups: Groups, records: list[CellRecord]) -> str:
 
 
 def _gates(groups: Groups, records: list[CellRecord]) -> list[Gate]:
-    """Ask for enough simulations, and for uniform ranks where the posterior is exact; the rest is published as it is."""
+    """Ask for enough simulations, and for uniform ranks where the posterior is exact; the rest is only published."""
     least = _least(groups)
     is_whole = least >= LEAST_SIMULATIONS
     gates = [Gate(f"at least {LEAST_SIMULATIONS} simulations a case", str(least), is_whole or None)]

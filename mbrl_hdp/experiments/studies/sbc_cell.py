@@ -38,7 +38,7 @@ class KnownHeads(ContextDynamics):
 
     def __init__(self, max_contexts: int, separation: float) -> None:
         super().__init__(max_contexts, obs_dim=1, act_dim=0)
-        self.register_buffer("means", separation * torch.arange(max_contexts))
+        self.means = separation * torch.arange(max_contexts)
 
     def log_prob(self, obs: Tensor, act: Tensor, next_obs: Tensor) -> Float[Tensor, "batch K"]:  # noqa: ARG002
         """Return the normal log densities."""
