@@ -29,8 +29,9 @@ from scipy.stats import beta, chi2
 from mbrl_hdp.compiling import compiled
 from mbrl_hdp.errors import DataError
 
-# Strengths of the bets: weak ones see small lasting changes, strong ones see large changes at once.
-BETS = (0.25, 0.5, 1.0, 2.0)
+# Strengths of the bets: strong ones see large changes at once. Weaker ones than these see small lasting changes sooner,
+# but take episodes in which the heads are a little worse than usual for something new.
+BETS = (1.0, 2.0)
 # Held-out steps that the highest level of the first half holds at least.
 _FEWEST_AT_TOP = 10
 # Fewer held-out steps say nothing about rare scores.
@@ -38,8 +39,8 @@ FEWEST_STEPS = 400
 # Level before a step from which each row of the null table begins; row 0 is for steps without a score before them.
 _ROW_STARTS = (0, 1, 2, 3, 5)
 # Blocks whose largest evidence is looked at, at least, and the share of them that makes up the tail.
-_FEWEST_BLOCKS = 20
-_TAIL_SHARE = 0.2
+_FEWEST_BLOCKS = 40
+_TAIL_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class NullTable:
         tails: upper limit of the probability of level 1, 2, ... or higher, one list a row; row 0 is that of steps
             without a score before them, the others go by the level of that score.
         block_steps: steps of a block (an episode, or a piece of a long one), on average.
-        block_level: logarithm of the evidence that the largest of a block exceeds in a fifth of the held-out blocks.
+        block_level: logarithm of the evidence that the largest of a block exceeds in a tenth of the held-out blocks.
         block_scale: by how much it exceeds that on average, an upper limit.
         num_steps: held-out steps behind the table.
         confidence: probability with which all limits hold together.
@@ -77,15 +78,18 @@ class NullTable:
         found = np.searchsorted(np.asarray(self.thresholds), scores, side="left")
         return np.where(np.isnan(scores), -1, found)
 
-    def log_limit(self, steps_per_alarm: float) -> float:
+    def log_limit(self, steps_per_alarm: int | float) -> float:
         """Return the logarithm of the evidence that raises an alarm.
 
-        It is log N, or more where held-out blocks say so: a block's largest evidence exceeds `level + x` with
-        probability 0.2 exp(-x / scale), and is to exceed the limit with probability steps / N at most.
+        It is log N, or more where held-out blocks say so. A block's largest evidence exceeds l with probability
+        0.1 exp((level - l) / scale); with a restart after each, it raises as many alarms as l goes into it, so the sum
+        of this over l, 2 l, 3 l, ... is to be steps / N at most.
         """
-        chance = self.block_steps / steps_per_alarm
-        raised = self.block_level + self.block_scale * np.log(max(_TAIL_SHARE / chance, 1.0))
-        return float(max(np.log(steps_per_alarm), raised))
+        if self.block_scale <= 0.0:
+            return float(np.log(steps_per_alarm))
+        allowed = self.block_steps / steps_per_alarm
+        odds = np.log(_TAIL_SHARE / allowed) + self.block_level / self.block_scale
+        return float(max(np.log(steps_per_alarm), self.block_scale * np.logaddexp(0.0, odds)))
 
 
 def calibrate(scores: Float[np.ndarray, "N T"], confidence: float = 0.95) -> NullTable:
@@ -183,7 +187,7 @@ class Course:
         return np.clip(self.log_evidence / self.log_limit, 0.0, 1.0)
 
 
-def run(table: NullTable, scores: Float[np.ndarray, "N T"], steps_per_alarm: float) -> Course:
+def run(table: NullTable, scores: Float[np.ndarray, "N T"], steps_per_alarm: int | float) -> Course:
     """Run the detector over episodes, one after the other; steps without a score (NaN) leave the evidence as it is."""
     limit = table.log_limit(steps_per_alarm)
     found: np.ndarray[Any, Any] = _run(
@@ -231,7 +235,7 @@ class Detector:
         log_limit: where it raises an alarm.
     """
 
-    def __init__(self, table: NullTable, steps_per_alarm: float) -> None:
+    def __init__(self, table: NullTable, steps_per_alarm: int | float) -> None:
         self.log_limit = table.log_limit(steps_per_alarm)
         self._thresholds = np.asarray(table.thresholds)
         self._log_factors = table.log_e_values()

@@ -127,7 +127,9 @@ class NoveltyAlarm:
         false_alarms_per: steps between false alarms, on average, at least.
     """
 
-    def __init__(self, calibration: NoveltyCalibration, false_alarms_per: float = DEFAULT_STEPS_PER_ALARM) -> None:
+    def __init__(
+        self, calibration: NoveltyCalibration, false_alarms_per: int | float = DEFAULT_STEPS_PER_ALARM
+    ) -> None:
         if not false_alarms_per > 1:
             raise ConfigError(f"false_alarms_per is a number of steps above 1, got {false_alarms_per}")
         self.calibration, self.false_alarms_per = calibration, float(false_alarms_per)

@@ -270,7 +270,7 @@ class ContextModel(mbrl.models.Model):
         return OnlineFilter(self.initial, self.transition, density)
 
     def novelty_alarm(
-        self, data: Trajectories | None = None, false_alarms_per: float = DEFAULT_STEPS_PER_ALARM
+        self, data: Trajectories | None = None, false_alarms_per: int | float = DEFAULT_STEPS_PER_ALARM
     ) -> NoveltyAlarm:
         """Return an alarm that is raised when no known context explains the last steps (docs/novelty.md).
 
