@@ -41,7 +41,7 @@ class PhaseUpdate:
         return filtered.reshape(belief.shape), following.reshape(belief.shape)
 
     @property
-    def parts(self) -> list[Float[np.ndarray, "..."]]:
+    def parts(self) -> list[Float[np.ndarray, ...]]:
         """All numbers of the chain."""
         return [*self._chain, self.initial]
 
