@@ -197,7 +197,7 @@ def page(cases: list[Case], load: tuple[float, ...], is_realtime: bool) -> str:
     lines = [
         "# The online filter in a control loop",
         "",
-        f"Written by `python -m benchmarks.online {'--realtime ' if is_realtime else ''}--write`. A loop paced at 1 kHz,",
+        f"Written by `python -m benchmarks.online {'--realtime ' if is_realtime else ''}--write`. A loop at 1 kHz,",
         f"{cases[0].num_steps:,} ticks a model; in every tick `online.update(act, obs, out=belief)` and, right after,",
         "the same update by a plain numpy filter of the same model (cart-pole's sizes, two contexts). Microseconds of",
         f"one update, {how}, on {os.cpu_count()} cores that other programs kept busy (load average {load[0]:.1f}):",
@@ -207,13 +207,14 @@ def page(cases: list[Case], load: tuple[float, ...], is_realtime: bool) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
         *(row for case in cases for row in case.rows()),
         "",
-        "| dynamics | ticks a second that were reached | back to back: online_filter() | plain numpy | largest difference |",
+        "| dynamics | ticks a second, reached | back to back: online_filter() | plain numpy | largest difference |",
         "|---|---|---|---|---|",
         *(case.more() for case in cases),
         "",
         "Back to back: processor time of an update when nothing else happens between updates, so that caches are warm.",
-        "The last column is the largest difference of the two beliefs over the whole run. Where fewer than 1000 ticks a",
-        "second were reached, the machine had no time for the loop; late ticks follow each other at once.",
+        "The last column is the largest difference of the two beliefs over the whole run. Where fewer than 1000 ticks",
+        "a second were reached, the machine had no time for the loop: late ticks follow each other at once, and after",
+        "each of them the loop offers its core to the other programs.",
         "",
     ]
     return "\n".join(lines)
