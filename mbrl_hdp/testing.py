@@ -140,7 +140,7 @@ def _check_chain(chain: ContextChain, size: int, where: str) -> None:
 
 
 def check_distiller(rule: Distiller) -> None:
-    """Check that a rule gives a mask of the right shape, keeps what dominates and follows a relabelling."""
+    """Check that a rule returns a mask of the right shape, keeps what dominates and follows a relabelling."""
     posterior = _example_posterior()
     for is_training in (False, True):
         example = ContextPosterior(posterior.chain, posterior.top_weights, None, is_training)

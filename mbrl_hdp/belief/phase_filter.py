@@ -25,7 +25,7 @@ class PhaseUpdate:
 
     def __init__(self, chain: PhaseChain) -> None:
         parts = (chain.stay, chain.advance, chain.leave, chain.moves)
-        self._parts = [np.ascontiguousarray(part.detach().double().cpu().numpy()) for part in parts]
+        self._chain = [np.ascontiguousarray(part.detach().double().cpu().numpy()) for part in parts]
         self._first: Int[np.ndarray, " K1"] = np.append(first_states(chain.sizes).numpy(), chain.num_states)
         self.initial: Float[np.ndarray, " S"] = chain.initial.detach().double().cpu().numpy().copy()
 
@@ -37,8 +37,13 @@ class PhaseUpdate:
         rows = np.ascontiguousarray(belief, dtype=np.float64).reshape(-1, belief.shape[-1])
         filtered, following = np.empty_like(rows), np.empty_like(rows)
         seen = np.ascontiguousarray(log_lik, dtype=np.float64).reshape(len(rows), -1)
-        _update_rows(rows, seen, *self._parts, self._first, filtered, following)
+        _update_rows(rows, seen, *self._chain, self._first, filtered, following)
         return filtered.reshape(belief.shape), following.reshape(belief.shape)
+
+    @property
+    def parts(self) -> list[Float[np.ndarray, ...]]:
+        """All numbers of the chain."""
+        return [*self._chain, self.initial]
 
     def contexts(self, belief: States) -> Float[np.ndarray, "*batch K"]:
         """Sum a belief over the phases of every context."""

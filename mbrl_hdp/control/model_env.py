@@ -266,8 +266,8 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             by_context: the reward of all steps, flattened, where it depends on the context.
         """
         shape = states.shape[:3]
-        by_path = acts[None] if acts.dim() == 3 else acts
-        by_step = by_path.movedim(2, 0).expand(*shape, -1).reshape(-1, acts.shape[-1])
+        by_step = acts.movedim(-2, 0)
+        by_step = (by_step[:, None] if acts.dim() == 3 else by_step).expand(*shape, -1).reshape(-1, acts.shape[-1])
         rows = states.flatten(0, 2)
         reward_fn = by_context if uses_context(self.plain_reward_fn) else self.plain_reward_fn
         rewards = reward_fn(by_step, rows).view(shape)
@@ -275,8 +275,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         if bool(is_done.any()):
             was_done = is_done.long().cumsum(0) - is_done.long() > 0
             rewards = rewards.masked_fill(was_done, 0.0)
-        values = rewards.sum(0).mean(0)
-        return torch.where(values.isnan(), WORST_VALUE, values)
+        return rewards.sum(0).mean(0).nan_to_num_(WORST_VALUE, torch.inf, -torch.inf)
 
     def _on_obs(self, function: RewardFn) -> RewardFn:
         """Wrap a function of (act, next_obs) so that it accepts packed observations."""

@@ -126,6 +126,8 @@ def fit(
             bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
             polished = length_entry(length)
     found = _search_entry(structure or again.structure, runs, model, train) | again.entry
+    if warm_start is not None:
+        found["new_contexts"] = np.flatnonzero(~warm_start.kept[model.slots.cpu().numpy()]).tolist()
     if structure is not None and structure.time_s <= config.halves_within_s:
         found["half_agreement"] = half_agreement(model, train, _route(runs, best, config, max_contexts), seed)
     model.report = FitReport(
@@ -197,6 +199,7 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
         runs.build.recipe.refit,
         search=lambda: _searched(train, config, most),
         build=lambda part: runs.build.again(before, part),
+        is_forced=config.search_again == "always",
     )
 
 

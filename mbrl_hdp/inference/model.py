@@ -18,6 +18,7 @@ from mbrl_hdp.belief.phase_filter import PhaseUpdate
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.alarm import DEFAULT_STEPS_PER_ALARM, NoveltyAlarm, NoveltyCalibration, check_calibration
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo
@@ -57,6 +58,7 @@ class ContextModel(mbrl.models.Model):
         level_heads: parameters of the heads of merged contexts, one for each merge of `report.levels`.
         is_settled: whether every active slot is a context, because the number was known (`fit.num_contexts`).
         phases: how long contexts last, where that was learned (docs/durations.md); it then replaces the prior's chain.
+        novelty: what the novelty alarm was calibrated on; None before. A refit starts without.
     """
 
     _kept: Tensor
@@ -89,6 +91,7 @@ class ContextModel(mbrl.models.Model):
 
     def extract(self) -> None:
         """Decide anew which slots to keep and reduce the chain to them (Theorem 1)."""
+        self.novelty: NoveltyCalibration | None = None  # heads or chain may have changed
         with torch.no_grad():
             posterior = self.posterior()
             keep = self.is_active if self.is_settled else self.distillation.keep(posterior)
@@ -241,13 +244,30 @@ class ContextModel(mbrl.models.Model):
         return stacked.double().cpu().numpy()
 
     def online_filter(self) -> OnlineFilter:
-        """Return a filter that is fed step by step while the system runs; it always runs on the CPU."""
+        """Return a filter that is fed step by step while the system runs; it always runs on the CPU.
+
+        It computes in double precision where the transition model offers a density table, as all built-in ones do.
+        """
         if self.device.type != "cpu":
             return copy.deepcopy(self).to("cpu").online_filter()
         density = compiled_row(self.dynamics, self.slots) or self._row_log_lik
         if self.states is not None:
             return PhaseFilter(PhaseUpdate(self.states), density)
         return OnlineFilter(self.initial, self.transition, density)
+
+    def novelty_alarm(
+        self, data: Trajectories | None = None, false_alarms_per: int | float = DEFAULT_STEPS_PER_ALARM
+    ) -> NoveltyAlarm:
+        """Return an alarm that is raised when no known context explains the last steps (docs/novelty.md).
+
+        Args:
+            data: episodes with known contexts only that the model was not trained on: calibrates the alarm, kept in
+                `novelty` and saved with the model. None: as calibrated before.
+            false_alarms_per: steps between two false alarms, on average, at least.
+        """
+        if data is not None:
+            self.novelty = NoveltyCalibration.of(self.analyse(data))
+        return NoveltyAlarm(check_calibration(self.novelty), false_alarms_per)
 
     def _row_log_lik(self, obs: Any, act: Any, next_obs: Any) -> Float[np.ndarray, " k"]:
         rows = [self._tensor(np.atleast_2d(row)) for row in (obs, act, next_obs)]

@@ -22,6 +22,7 @@ from mbrl_hdp.data.manifest import MANIFEST
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, PluginError, did_you_mean
 from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.alarm import NoveltyCalibration
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
 from mbrl_hdp.types import PhaseChain, TaskSpec
@@ -49,6 +50,7 @@ def save_model(model: ContextModel, folder: Path) -> None:
         "report": dataclasses.asdict(model.report),
         "is_settled": model.is_settled,
         **({} if model.phases is None else {"phases": list(model.phases.sizes)}),
+        "novelty": None if model.novelty is None else model.novelty.words(),
     }
     level_heads = {_LEVELS + name: value for name, value in model.level_heads.items()}
     write_tensors(folder / _NUMBERS, model.state_dict() | level_heads | _phase_tensors(model.phases), words)
@@ -108,6 +110,15 @@ def _fill(model: ContextModel, words: Mapping[str, Any], tensors: dict[str, torc
     model.phases = None
     model.extract()
     model.use_phases(_read_phases(words, tensors, model.num_contexts, path))
+    novelty = words.get("novelty")  # models of earlier versions have none
+    model.novelty = None if novelty is None else _calibration(novelty, path)
+
+
+def _calibration(words: dict[str, Any], path: Path) -> NoveltyCalibration:
+    try:
+        return NoveltyCalibration.from_words(words)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}; save the model again") from error
 
 
 def _phase_tensors(phases: PhaseChain | None) -> dict[str, torch.Tensor]:

@@ -52,4 +52,5 @@ def without_spurious(model: ContextModel, registry: Registry | None = None) -> C
             f"distillation {model.parts.distillation.name!r} drops contexts again that it had kept; "
             "lower distillation.test_threshold"
         )
+    small.novelty = model.novelty
     return small

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Int
 
 from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.calibration import Calibration, calibrate
 from mbrl_hdp.inference.duration import labelled_stays
-from mbrl_hdp.report.calibration import Calibration, calibrate
 
 _MOST_POINTS = 80
 

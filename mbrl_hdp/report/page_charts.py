@@ -53,8 +53,14 @@ def metric_curve(history: RunHistory, key: str, label: str) -> Markup:
     places = history.columns["num_real_episodes"]
     known = np.isfinite(values)
     top = max(float(values[known].max()) * 1.15, 1.0)
-    axes = Axes(_EPISODES, label, label, 340, 200, (0.0, float(places.max())), (0.0, top), True)
+    axes = Axes(
+        _EPISODES, label, label, 340, 200, (0.0, float(places.max())), (0.0, top), True, _is_whole(values[known])
+    )
     return chart([Line(label, places[known].tolist(), values[known].tolist(), context(2))], axes)
+
+
+def _is_whole(values: np.ndarray[Any, Any]) -> bool:
+    return bool((values % 1 == 0).all() and values.max() > 1)
 
 
 def group_curves(comparison: Comparison, env: str) -> tuple[Markup, list[Line]]:

@@ -14,6 +14,7 @@ import numpy as np
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.experiments.summary import git_commit, versions
 from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.fit import FEWEST_TO_SPLIT
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
 from mbrl_hdp.inference.verdict import facts
@@ -82,6 +83,7 @@ class FitSummary:
         remarks: what else a reader should know, a sentence each.
         names: names of the columns.
         counted: what was counted in the labels; None without data.
+        is_held_out: whether the scores of `runs` are of episodes that they did not learn from.
         duration: how long contexts last: name, phases of every context, what was compared; empty where nothing was
             learned.
         stays: how long contexts stay in the labels and under the model; empty without data.
@@ -116,6 +118,7 @@ class FitSummary:
     names: Names
     counted: Counted | None
     train_threshold: float | None = None
+    is_held_out: bool = False
     duration: dict[str, Any] = field(default_factory=dict)
     stays: list[StayFit] = field(default_factory=list)
 
@@ -188,6 +191,7 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         names=names,
         counted=None if found is None else count_labels(found, None if truth is None else truth.to_true),
         train_threshold=getattr(model.parts.distillation.config, "train_threshold", None),
+        is_held_out=model.report.num_episodes >= FEWEST_TO_SPLIT,
         duration=model.report.duration,
         stays=[] if found is None else stay_fits(model, found.most_likely),
     )
@@ -205,7 +209,9 @@ def _holes(found: Analysis) -> Iterator[str]:
     num_holey = int((data.is_step & ~data.is_observed).sum())
     if num_holey:
         num_used = int(((found.log_lik != 0).any(-1).cpu().numpy() & ~data.is_observed).sum())
-        yield f"{num_holey} steps have missing values; {num_used} of them inform through the values that are there"
+        steps = "1 step has" if num_holey == 1 else f"{num_holey} steps have"
+        informs = f"{num_used} of them {'informs' if num_used == 1 else 'inform'}"
+        yield f"{steps} missing values; {informs} through the values that are there"
 
 
 def compare(model: ContextModel, found: Analysis) -> Truth | None:
@@ -300,14 +306,19 @@ def _dropped_below(summary: FitSummary) -> str:
     return f"{summary.train_threshold:.1%} while learning and {end} at the end" if is_higher else end
 
 
+def _largest_dropped(dropped: list[float]) -> str:
+    words = "the dropped slot has" if len(dropped) == 1 else f"largest of {len(dropped)} dropped slots"
+    return f"{words} {max(dropped):.2%}"
+
+
 def _how_sure(summary: FitSummary) -> list[str]:
     dropped = [mass for slot, mass in enumerate(summary.slot_mass) if slot not in summary.slots]
-    scored = "held-out" if summary.num_episodes >= 5 else "training (too few episodes to hold any out)"
+    scored = "held-out" if summary.is_held_out else "training (too few episodes to hold any out)"
     lines = ["What speaks for it:"]
     if summary.threshold is not None:
         lines.append(
             f"  smallest kept share {min(summary.stationary):.1%}; "
-            + (f"largest of {len(dropped)} dropped slots {max(dropped):.2%}; " if dropped else "no slot was dropped; ")
+            + (f"{_largest_dropped(dropped)}; " if dropped else "no slot was dropped; ")
             + f"slots below {_dropped_below(summary)} are dropped"
         )
     for number, run in enumerate(summary.runs, 1):

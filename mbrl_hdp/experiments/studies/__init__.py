@@ -37,6 +37,9 @@ _STUDIES = {
     "scaling": "scaling",
     "twelve_fit": "twelve_fit",
     "twelve_auto": "twelve_auto",
+    "novelty": "novelty",
+    "sbc": "sbc",
+    "belief_reliability": "belief_reliability",
 }
 
 

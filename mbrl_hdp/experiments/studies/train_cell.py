@@ -31,7 +31,7 @@ BASELINES = {"GPMM": "gpmm", "RNN-PPO": "rnn_ppo", "DNNMM": "dnnmm", "ANPMM": "a
 # Where unfinished runs wait to be continued.
 _RUNS = Path("outputs") / "reproduce" / "runs"
 # What decides nothing, or is in the resolved configuration under another name.
-_NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit")
+_NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit", "tracker")
 
 
 def preset_of(settings: Settings) -> str:
