@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 from mbrl_hdp.data.files import read_log
-from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.logs import Log, count_of
 from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.data.trajectories import Trajectories
@@ -122,7 +122,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     typed = job.typed
     before = None if typed.update is None else Previous.load(Path(typed.update), job.registry)
     log, columns = _read(job, before)
-    for note in (*log.notes, *remarks(log)):
+    for note in columns.notes if before is None else (*log.notes, *remarks(log)):
         print(note, file=sys.stderr)
     model = _learn(job, log, before, progress)
     clear_leftovers(job.out)
@@ -156,6 +156,9 @@ def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> Co
     data = log.data if before is None else Trajectories.concatenate([before.data, log.data])
     if typed.alarm_holdout:
         data, aside = hold_out(data, typed.alarm_holdout, typed.seed)
+    if progress:
+        size = f"{count_of(data.num_transitions, 'step')} of {count_of(data.num_episodes, 'episode')}"
+        print(f"searching for contexts in {size}; the runs below start from what is found", file=sys.stderr, flush=True)
     model = fit(
         data,
         _part(typed.prior),
@@ -163,6 +166,7 @@ def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> Co
         _part(typed.dynamics),
         typed.max_contexts,
         typed.seed,
+        duration=_part(typed.duration),
         config=typed.fit if before is None else replace(typed.fit, search_again="always"),
         warm_start=None if before is None else before.model,
         dt=log.dt if typed.dt is None else typed.dt,

@@ -77,7 +77,12 @@ def model_parts(config: MainConfig) -> dict[str, Any]:
     """Return the parts of a run's model as `fit` takes them."""
     from mbrl_hdp.inference.model import Part
 
-    parts = {"prior": config.prior, "dynamics": config.dynamics, "distillation": config.distillation}
+    parts = {
+        "prior": config.prior,
+        "dynamics": config.dynamics,
+        "distillation": config.distillation,
+        "duration": config.duration,
+    }
     return {kind: Part(part.name, part) for kind, part in parts.items()}
 
 

@@ -23,6 +23,7 @@ from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.explain import parse_overrides
 from mbrl_hdp.inference.alarm import DEFAULT_STEPS_PER_ALARM
 from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.fit import FEWEST_TO_SPLIT
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.saving import load
 from mbrl_hdp.inference.scoring import align
@@ -158,10 +159,11 @@ def describe(model: ContextModel, found: Analysis, out: str) -> str:
 
 
 def _compared(model: ContextModel, found: Analysis) -> str:
-    """Compare the likelihood with that of the fit's held-out episodes: much lower means data of another kind."""
+    """Compare the likelihood with that of the fit's (held-out) episodes: much lower means data of another kind."""
     scores = [run["held_out_log_likelihood"] for run in model.report.runs if run.get("taken")]
     if not scores:
         return ""
-    words = f" (held-out episodes of the fit, before its last polish: {scores[0]:.4g}"
+    source = "held-out episodes of" if model.report.num_episodes >= FEWEST_TO_SPLIT else "the data of"
+    words = f" ({source} the fit, before its last polish: {scores[0]:.4g}"
     is_strange = found.log_likelihood_per_step < scores[0] - max(3.0, abs(scores[0]))
     return words + ("; far lower here: is this the same machine in the same units?)" if is_strange else ")")

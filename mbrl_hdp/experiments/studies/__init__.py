@@ -18,6 +18,7 @@ _STUDIES = {
     "small_data": "small_data",
     "soft": "soft",
     "chain_bias": "chain_bias",
+    "durations": "durations",
     "recipes": "recipes",
     "resultA": "result_a",
     "resultB": "result_b",

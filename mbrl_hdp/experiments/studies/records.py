@@ -17,6 +17,7 @@ from mbrl_hdp.experiments.studies.study import (
     NEVER_RUN,
     STATES,
     CellRecord,
+    Confirmation,
     Identity,
     Settings,
     Study,
@@ -40,7 +41,7 @@ def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str,
     wanted = {cell_key(cell): cell for cell in cells}
     found: dict[str, CellRecord] = {}
     for name in (*study.reads, study.name):
-        for key, record in _last_records(records_path(name, folder)).items():
+        for key, record in last_records(records_path(name, folder)).items():
             if key in wanted:
                 state = state_of(record, study.identity(wanted[key]))
                 if key not in found or found[key].state != CURRENT:
@@ -48,7 +49,8 @@ def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str,
     return {key: found[key] for key in wanted if key in found}
 
 
-def _last_records(path: Path) -> dict[str, CellRecord]:
+def last_records(path: Path) -> dict[str, CellRecord]:
+    """Return the last line of every cell in a file, by the cell's name; whether it is up to date is not judged."""
     records = map(_parse, path.read_text().splitlines() if path.is_file() else [])
     return {record.key: record for record in records if record is not None}
 
@@ -61,7 +63,8 @@ def append_record(record: CellRecord, path: Path) -> None:
     Raises:
         OSError: if the disk is full; the file is then as it was.
     """
-    words = {name: value for name, value in asdict(record).items() if name != "state"}
+    left_out = {"state"} if record.confirmation is not None else {"state", "confirmation"}
+    words = {name: value for name, value in asdict(record).items() if name not in left_out}
     line = (json.dumps(words | {"time_s": round(record.time_s, 1)}) + "\n").encode()
     with open(path, "a+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -97,10 +100,15 @@ def _parse(line: str) -> CellRecord | None:
         words: dict[str, Any] = json.loads(line)
     except json.JSONDecodeError:  # a process was ended while it wrote: the cell runs again
         return None
-    identity = words.get("identity")
+    identity, confirmation = words.get("identity"), words.get("confirmation")
     settings = words["settings"]
     if identity is None:
         settings.pop("overrides", None)  # rows from before fingerprints named their settings so; presets do now
     return CellRecord(
-        settings, words["results"], words["commit"], words["time_s"], None if identity is None else Identity(**identity)
+        settings,
+        words["results"],
+        words["commit"],
+        words["time_s"],
+        None if identity is None else Identity(**identity),
+        confirmation=None if confirmation is None else Confirmation(**confirmation),
     )

@@ -37,6 +37,21 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class Confirmation:
+    """Why a cell that was run with earlier code counts as up to date (`experiments/confirm.py`).
+
+    Attributes:
+        commit: version of the code on which a sample was run again.
+        sample: cells of the sample; all had the same results.
+        group: cells that the sample stands for, itself included.
+    """
+
+    commit: str
+    sample: int
+    group: int
+
+
+@dataclass(frozen=True)
 class CellRecord:
     """One finished cell.
 
@@ -47,6 +62,7 @@ class CellRecord:
         time_s: seconds that it took.
         identity: what decided the result; None for cells that were run before there were fingerprints.
         state: whether it is up to date, one of `STATES`.
+        confirmation: the sample that it stands by, where it was not run with the present code itself.
     """
 
     settings: Settings
@@ -55,6 +71,7 @@ class CellRecord:
     time_s: float
     identity: Identity | None = None
     state: str = CURRENT
+    confirmation: Confirmation | None = None
 
     @property
     def key(self) -> str:
