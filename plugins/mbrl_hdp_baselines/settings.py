@@ -94,6 +94,11 @@ class RnnPpoConfig(PpoConfig):
     """RNN-PPO: recurrent PPO whose memory is a belief over a known number of contexts."""
 
     num_contexts: int | None = setting(None, "width of the belief; null for the environment's own number", at_least=1)
+    decoder: str = setting(
+        "softmax",
+        "how the memory is read: softmax (a belief), linear (any numbers), none (the hidden state itself)",
+        choices=("softmax", "linear", "none"),
+    )
 
 
 @dataclass
