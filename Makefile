@@ -10,7 +10,7 @@ JOBS   ?= 2
 # pip's own notices about mbrl-lib's old pins would only frighten; `mbrl-hdp doctor` checks what matters.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup demo test lint type format bench mutants studies lock clean help
+.PHONY: setup demo test lint type format bench mutants studies pages lock clean help
 .DEFAULT_GOAL := help
 
 help: ## show the targets
@@ -56,6 +56,9 @@ mutants: $(STAMP) ## mutation testing of the mathematical rooms, resumable (hour
 
 studies: $(STAMP) ## the paper's model-learning studies, resumable (hours); pages in docs/results
 	@$(BIN)/mbrl-hdp reproduce all --jobs $(JOBS)
+
+pages: $(STAMP) ## write the pages of all studies and the tables of README.md anew; runs nothing
+	@$(BIN)/mbrl-hdp reproduce all --page --readme
 
 lock: ## compile the locks anew (needs uv)
 	$(UV) pip compile requirements.in --override overrides.txt --python-version 3.11 --universal --no-header --no-annotate -q -o requirements.lock

@@ -39,6 +39,7 @@ _STUDIES = {
     "scaling": "scaling",
     "twelve_fit": "twelve_fit",
     "twelve_auto": "twelve_auto",
+    "settings": "settings_page",
 }
 
 

@@ -75,13 +75,13 @@ def page(records: list[CellRecord]) -> Page:
         "seed=100` is C-SAC on soft .3, seed 100; the paper's settings are `experiment=paper/NAME`. On soft failures "
         "C-CEM plans on 24 context paths instead of 6, on soft .1 and .5 12 steps ahead instead of 10, on soft .1 and "
         ".3 with feedback (`planner.context_mode`). On soft .3 and .5 all three SAC agents see standardised "
-        "observations and have an initial temperature of .1 (default .8), a target entropy of -1 (-.05) and a discount of .95 (.99), "
-        "chosen with FI-SAC on other seeds. With these C-SAC had 86.73 on soft .3; a discount of .92 and 300 epochs "
-        "instead of 150, which it has there now, were then tried with FI-SAC on the seeds 0 and 1, each alone (.92: "
-        "87.50, 87.29; 300 epochs: 87.07, 87.60; neither: 87.21, 87.20), together only here. Everything else is the "
-        "default. The paper's numbers are its Table 2 (DNNMM and ANPMM: its appendix); it has no NI-SAC on cart-pole. "
-        "The agents below NI-SAC are those of [baselines](baselines.md); the paper picked their best runs or episodes, "
-        "ours are means over all.",
+        "observations and have an initial temperature of .1 (default .8), a target entropy of -1 (-.05) and a discount "
+        "of .95 (.99), chosen with FI-SAC on other seeds. With these C-SAC had 86.73 on soft .3; a discount of .92 and "
+        "300 epochs instead of 150, which it has there now, were then tried with FI-SAC on seeds 0 and 1, each alone "
+        "(.92: 87.50, 87.29; 300 epochs: 87.07, 87.60; neither: 87.21, 87.20), together only here. Everything else "
+        "is the default. The paper's numbers are its Table 2 (DNNMM and ANPMM: its appendix); it has no NI-SAC on "
+        "cart-pole. The agents below NI-SAC are those of [baselines](baselines.md); the paper picked their best runs "
+        "or episodes, ours are means over all.",
         table(
             ("agent", *FAILURES),
             [row for agent in (*AGENTS, *BASELINES)

@@ -33,9 +33,11 @@ FAILURES = {"hard": "cartpole_hard", "soft .1": "cartpole_soft01", "soft .3": "c
 TASKS = {"drone": "drone", "intersection": "intersection"}
 AGENTS = {"C-CEM": "c_cem", "C-SAC": "c_sac", "FI-SAC": "fi_sac", "NI-SAC": "ni_sac"}
 BASELINES = {"GPMM": "gpmm", "RNN-PPO": "rnn_ppo", "DNNMM": "dnnmm", "ANPMM": "anpmm", "PETS": "pets",
-             "PETS, history": "pets_history", "SAC, stack": "sac_stack", "RecurrentPPO": "rnn_ppo_plain"}  # fmt: skip
+             "PETS, history": "pets_history", "MBPO": "mbpo", "SAC, stack": "sac_stack",
+             "RecurrentPPO": "rnn_ppo_plain"}  # fmt: skip
 # Further settings of smoke runs of our own agents: seconds instead of minutes.
-SMOKE_OVERRIDES = ("env.kwargs.horizon=12", "max_contexts=3", "fit.start=random", "planner.population_size=12")
+SMOKE_OVERRIDES = ("env.kwargs.horizon=12", "max_contexts=3", "fit.start=random", "planner.population_size=12",
+                   "planner.num_elites=4")  # fmt: skip
 # Where unfinished runs wait to be continued.
 _RUNS = Path("outputs") / "reproduce" / "runs"
 # What decides nothing, or is in the resolved configuration under another name.
