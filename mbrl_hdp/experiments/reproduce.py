@@ -235,6 +235,8 @@ def write_page(study: Study, options: ReproduceOptions) -> WrittenPage:
     known = read_records(study, options.folder, cells)
     records = [known[key] for key in map(cell_key, cells) if key in known]
     path = options.folder / f"{study.name}.md"
+    if options.is_page_only and cells and not records:  # nothing to show yet
+        return WrittenPage(path)
     page = study.page(records) if records or not cells else None
     text = [f"# {study.title}", "", f"Written by `mbrl-hdp reproduce {study.name}`; do not edit.", ""]
     if cells:

@@ -139,6 +139,9 @@ def _(panel: CurvePanel, ax: Any) -> None:
     if panel.has_log_x:
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter("{x:g}")
+        places = [x for _, points in panel.lines for x, _ in points]
+        is_narrow = max(places) < 10 * min(places)  # then there is at most one power of ten to write
+        ax.xaxis.set_minor_formatter("{x:g}" if is_narrow else "")
     if len(names) > _MOST_INSIDE:
         ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     else:

@@ -23,9 +23,7 @@ FIGURES = {
     "nu_study": {"nu_study"},
     "sample_efficiency": {"sample_efficiency"},
 }
-NEEDS = {"rnn_variants": "sb3_contrib", "peers": "dynamax", "table3": "pybullet", "twelve_fit": "pybullet"}
-# Whole runs on a system of their own, in tests/experiments/test_systems_study.py and its neighbours.
-ELSEWHERE = {"systems", "systems_fit", "scaling", "peers", "twelve_fit", "twelve_auto"}
+NEEDS = {"rnn_variants": "sb3_contrib", "peers": "dynamax", "table3": "pybullet"}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +31,7 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("results")
 
 
-@pytest.mark.parametrize("name", [name for name in study_names() if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", study_names())
 def test_a_study_runs_and_writes_its_files(name, out, monkeypatch, capsys):
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")
