@@ -1,13 +1,15 @@
 """The studies `peers` and `raw_angles`: their cells, their gates, what a peer's labels are worth on an easy system."""
 
 import builtins
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.envs.systems import simulate
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.experiments.studies import peer_ar_hmm, peer_residual_hmm, peers, raw_angles, systems_fit
+from mbrl_hdp.experiments.studies import peer_ar_hmm, peer_earlier, peer_residual_hmm, peers, raw_angles, systems_fit
 from mbrl_hdp.experiments.studies.study import CellRecord
 from mbrl_hdp.inference.scoring import align
 
@@ -73,6 +75,45 @@ def test_a_missing_library_is_named(monkeypatch):
         peer_ar_hmm.label(data, 2)
     with pytest.raises(ConfigError, match=r"needs hmmlearn.*pip install dynamax hmmlearn"):
         peer_residual_hmm.label(data, 2)
+
+
+class TestEarlierVersion:
+    CELL: ClassVar = {"system": "linear_4d_2", "variant": "plain", "seed": 0, "num_episodes": 4, "method": "earlier"}
+
+    def test_what_to_set_is_named(self, monkeypatch, tmp_path):
+        monkeypatch.delenv(peer_earlier.FOLDER, raising=False)
+        with pytest.raises(ConfigError, match=r"MBRL_HDP_EARLIER.*git worktree add FOLDER 849ed93"):
+            peer_earlier.run_cell(self.CELL)
+        (tmp_path / "mbrl_hdp").mkdir()
+        monkeypatch.setenv(peer_earlier.FOLDER, str(tmp_path))
+        with pytest.raises(ConfigError, match="holds commit none"):
+            peer_earlier.run_cell(self.CELL)
+
+    def test_another_program_labels_and_is_scored(self, monkeypatch, tmp_path):
+        """A package of that name whose `fit` knows nothing but the sign of the first change."""
+        folder = tmp_path / "mbrl_hdp"
+        folder.mkdir()
+        (folder / "__init__.py").write_text(
+            "import numpy as np\n"
+            "class Trajectories:\n"
+            "    def __init__(self, obs, act): self.obs = obs\n"
+            "class Model:\n"
+            "    num_contexts = 2\n"
+            "    def most_likely(self, data): return (np.diff(data.obs[..., 0]) > 0).astype(int)\n"
+            "def fit(data, progress): return Model()\n"
+        )
+        monkeypatch.setattr(peer_earlier, "checkout", lambda: tmp_path)
+        found = peer_earlier.run_cell(self.CELL)
+        rollouts = simulate("linear_4d_2", "plain", 0, 4)
+        expected = align((np.diff(rollouts.obs[..., 0]) > 0).astype(int), rollouts.context).accuracy
+        assert (found["found"], found["true"], found["accuracy"]) == (2, 2, round(expected, 4))
+
+    def test_it_does_not_count_as_a_peer(self):
+        assert (
+            gates(lambda system, method: 1.0 if method == "earlier" else 0.99 if method == "fit" else 0.7) == [True] * 2
+        )
+        page = peers.page(records(lambda *_: 0.9))
+        assert "0.900 (2/2) 1 | 0.900 (2/2) 1 | 0.900 1 | 0.900 1" in page.body
 
 
 def angles(**wrong):

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mbrl_hdp.envs.systems import SYSTEMS, linear
-from mbrl_hdp.experiments.studies import peer_ar_hmm, peer_residual_hmm, system_fit_cell, systems_fit
+from mbrl_hdp.experiments.studies import peer_ar_hmm, peer_earlier, peer_residual_hmm, system_fit_cell, systems_fit
 from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Results, Settings, Study, table
 
-OURS = "fit"
-RUNS: dict[str, Callable[[Settings], Results]] = {
-    OURS: system_fit_cell.run_cell, "ar_hmm": peer_ar_hmm.run_cell, "residual_hmm": peer_residual_hmm.run_cell
-}  # fmt: skip
+OURS, EARLIER = "fit", "earlier"
+PEERS: dict[str, Callable[[Settings], Results]] = {
+    "ar_hmm": peer_ar_hmm.run_cell,
+    "residual_hmm": peer_residual_hmm.run_cell,
+}
+RUNS = {OURS: system_fit_cell.run_cell, EARLIER: peer_earlier.run_cell, **PEERS}
+# These find the number of contexts themselves, and none of `fit`'s present settings counts for the others.
+_FINDERS = (OURS, EARLIER)
+_OWN_SETTINGS = (EARLIER, "ar_hmm")
 LINEAR = frozenset(build().name for build in linear.SYSTEMS)
 # Accuracies that differ by less are alike.
 TIE = 0.005
@@ -35,7 +40,7 @@ def run_cell(settings: Settings) -> Results:
 
 def resolve(settings: Settings) -> Settings:
     """Return a cell's settings, with the defaults of `fit` where it is called."""
-    return dict(settings) if settings["method"] == "ar_hmm" else systems_fit.resolve(settings)
+    return dict(settings) if settings["method"] in _OWN_SETTINGS else systems_fit.resolve(settings)
 
 
 def page(records: list[CellRecord]) -> Page:
@@ -45,7 +50,9 @@ def page(records: list[CellRecord]) -> Page:
     rows = [[name, _kind(name), *(_shown(found.get((name, method))) for method in RUNS)] for name in names]
     body = (
         "The plain data of [systems_fit](systems_fit.md) (100 episodes of 100 random actions, one seed). The peers are "
-        "told the true number of contexts, `fit` is not. `ar_hmm`: dynamax's autoregressive hidden Markov model with "
+        "told the true number of contexts, `fit` is not. `earlier`: `fit` of commit "
+        f"{peer_earlier.COMMIT}, with its own defaults, before there was a structure search. "
+        "`ar_hmm`: dynamax's autoregressive hidden Markov model with "
         "sticky transitions and the action as an input, best of five starts, 1 % of noise on the changes (exact data "
         "makes its covariances singular). `residual_hmm`: hmmlearn's Gaussian model of the residuals of one pooled "
         "head with features chosen from the data, best of five starts. Accuracy after the best matching of contexts, "
@@ -64,13 +71,17 @@ def _shown(record: CellRecord | None) -> str:
     if record is None:
         return "-"
     found, true = record.results["found"], record.results["true"]
-    number = "" if record.settings["method"] != OURS else f" ({found}/{true})"
+    number = f" ({found}/{true})" if record.settings["method"] in _FINDERS else ""
     return f"{record.results['accuracy']:.3f}{number} {record.results['cpu_s']:.0f}"
 
 
 def _gate(found: dict[tuple[str, str], CellRecord], names: list[str], is_linear: bool) -> Gate:
     """Require `fit` ahead of every peer on nonlinear systems, and not behind on linear ones."""
-    group = [name for name in names if (name in LINEAR) == is_linear and all((name, each) in found for each in RUNS)]
+    group = [
+        name
+        for name in names
+        if (name in LINEAR) == is_linear and all((name, each) in found for each in (OURS, *PEERS))
+    ]
     good = [name for name in group if _lead(found, name) > (-TIE if is_linear else 0.0)]
     planned = sum((name in LINEAR) == is_linear for name in SYSTEMS)
     words = f"not behind by {TIE} on linear systems" if is_linear else "ahead of every peer on nonlinear systems"
@@ -79,8 +90,8 @@ def _gate(found: dict[tuple[str, str], CellRecord], names: list[str], is_linear:
 
 
 def _lead(found: dict[tuple[str, str], CellRecord], name: str) -> float:
-    accuracy = {method: found[name, method].results["accuracy"] for method in RUNS}
-    return float(accuracy[OURS] - max(value for method, value in accuracy.items() if method != OURS))
+    best = max(found[name, method].results["accuracy"] for method in PEERS)
+    return float(found[name, OURS].results["accuracy"] - best)
 
 
 STUDY = Study(
