@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,12 @@ from markupsafe import Markup
 
 from mbrl_hdp.data.plain_files import file_problem, read_words
 from mbrl_hdp.experiments.overview import QUESTIONS
+from mbrl_hdp.experiments.studies.study import MARK
 
 _WRITTEN = "Written by `mbrl-hdp reproduce"
 _PNG = b"\x89PNG\r\n"
 _MOST_FIGURE_BYTES = 2 << 20
+_EXPONENT = re.compile(r"(\d)e-(\d)")
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,15 @@ class StudySection:
         name: name of the study.
         title: heading of its page.
         question: what it asks.
-        state: how many cells are finished, and what is stale.
+        cells: how many cells are finished, marked if some are stale; empty for a study without cells.
+        state: the same at length: what is stale and why.
         body: the rest, as HTML.
     """
 
     name: str
     title: str
     question: str
+    cells: str
     state: str
     body: Markup
 
@@ -62,9 +67,10 @@ def _section(path: Path, known: set[str]) -> StudySection:
     blocks = [block for block in rest.strip().split("\n\n") if not block.startswith(_WRITTEN)]
     has_state = bool(blocks) and "cells are finished" in blocks[0]
     state = blocks.pop(0) if has_state else ""
-    words = Markup(to_html(state, path.parent, known)).striptags()
+    words = str(Markup(to_html(state, path.parent, known)).striptags())
+    cells = words.partition(".")[0] + (f" {MARK}" if "Stale:" in words else "")
     body = Markup(to_html("\n\n".join(blocks), path.parent, known))
-    return StudySection(path.stem, heading.lstrip("# "), QUESTIONS[path.stem], str(words), body)
+    return StudySection(path.stem, heading.lstrip("# "), QUESTIONS[path.stem], cells, words, body)
 
 
 def to_html(text: str, folder: Path, known: set[str]) -> str:
@@ -90,10 +96,12 @@ def to_html(text: str, folder: Path, known: set[str]) -> str:
 
 
 def _move_inside(token: Token, folder: Path, known: set[str]) -> None:
-    """Make a picture part of the page, and a link to another study one to its section."""
+    """Make a picture part of the page, a link to another study one to its section, and keep numbers on one line."""
     if token.type == "image":
         token.attrs["src"] = _picture(folder, str(token.attrs["src"]))
         token.attrs["class"] = "rollout"
+    elif token.type == "text":
+        token.content = _EXPONENT.sub("\\1e\N{NON-BREAKING HYPHEN}\\2", token.content)
     elif token.type == "link_open":
         target = str(token.attrs["href"])
         if target.endswith(".md") and target.removesuffix(".md") in known:

@@ -14,7 +14,7 @@ Written by `mbrl-hdp reproduce table2`; do not edit.
 
 | required | found |
 | --- | --- |
-| at least 1 | <script>2</script> |
+| at least 1 | <script>2</script> 1e-05 |
 
 See [result C](resultC.md) and [baselines](../baselines.md).
 
@@ -40,7 +40,8 @@ def test_sections_are_the_pages_of_studies_in_their_order(tmp_path):
     table2, result_c = study_sections(tmp_path)
     assert (table2.title, result_c.title) == ("Table 2: returns", "Result C")
     assert table2.state == "2 of 3 cells are finished. Stale: one."
-    assert result_c.state == ""
+    assert table2.cells == "2 of 3 cells are finished †"
+    assert result_c.state == result_c.cells == ""
 
 
 def test_text_is_escaped_tables_scroll_and_links_lead_to_sections(tmp_path):
@@ -51,6 +52,7 @@ def test_text_is_escaped_tables_scroll_and_links_lead_to_sections(tmp_path):
     assert 'href="#study-resultC"' in body
     assert 'href="../baselines.md"' in body
     assert "<h3>More</h3>" in body
+    assert "1e\N{NON-BREAKING HYPHEN}05" in body
     assert "data:image/png;base64,iVBOR" in body
 
 
