@@ -83,20 +83,24 @@ class StudyState:
         """Finished of planned cells, with a mark where some are stale."""
         if not self.num_cells:
             return "-"
-        mark = f" {MARK}" if self.num_stale else ""
-        return f"{self.num_finished} of {self.num_cells}{mark}"
+        return f"{self.num_finished} of {self.num_cells}{self._mark}"
 
     @property
     def gate_words(self) -> str:
-        """How many gates are met, missed and open."""
+        """How many gates are met, missed and open, with a mark where cells are stale."""
         counts = [(word, sum(gate.is_met is value for gate in self.gates))
                   for word, value in (("met", True), ("missed", False), ("open", None))]  # fmt: skip
-        return ", ".join(f"{count} {word}" for word, count in counts if count) or "-"
+        words = ", ".join(f"{count} {word}" for word, count in counts if count)
+        return f"{words}{self._mark}" if words else "-"
 
     @property
     def missed(self) -> list[str]:
         """Gates that are missed, with what was found."""
-        return [f"{gate.name}: {gate.found}" for gate in self.gates if gate.is_met is False]
+        return [f"{gate.name}: {gate.found}{self._mark}" for gate in self.gates if gate.is_met is False]
+
+    @property
+    def _mark(self) -> str:
+        return f" {MARK}" if self.num_stale else ""
 
 
 def study_state(study: Study, folder: Path) -> StudyState:

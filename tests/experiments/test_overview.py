@@ -50,7 +50,8 @@ def test_a_state_counts_cells_gates_and_stale_ones(tmp_path):
     assert found.headline == "ours 9 / paper 9"
     assert found.missed == ["ten: 9"]
     append_record(CellRecord({"seed": 4}, {"square": 16}, "abc", 1.0), records_path("squares", tmp_path))
-    assert study_state(squares, tmp_path).cell_words == "2 of 3 †"
+    found = study_state(squares, tmp_path)
+    assert (found.cell_words, found.gate_words, found.missed) == ("2 of 3 †", "1 met, 1 missed, 1 open †", ["ten: 9 †"])
 
 
 def test_only_pages_that_exist_are_linked():
