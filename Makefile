@@ -10,7 +10,7 @@ JOBS   ?= 2
 # pip's own notices about mbrl-lib's old pins would only frighten; `mbrl-hdp doctor` checks what matters.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup demo test lint type format bench mutants studies pages lock clean help
+.PHONY: setup demo test lint type format bench mutants studies pages docs extras lock clean help
 .DEFAULT_GOAL := help
 
 help: ## show the targets
@@ -48,6 +48,15 @@ format: $(STAMP) ## rewrite the files in our format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+docs: $(STAMP) ## the pages and the API reference as a site, in site/ (installs mkdocs)
+	@$(PIP) install --no-deps -r requirements-docs.lock
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html or site/api/library/index.html"
+
+extras: $(STAMP) ## install Ray, Minari and the trackers into .venv (0.5 GB), so that their tests run
+	@$(PIP) install --no-deps -r requirements-ray.lock
+	@$(PIP) install --no-deps -r requirements-extras.lock
+
 bench: $(STAMP) ## ratios against peers, one thread
 	@$(BIN)/python -m benchmarks
 
@@ -60,10 +69,16 @@ studies: $(STAMP) ## the paper's model-learning studies, resumable (hours); page
 pages: $(STAMP) ## write the pages of all studies and the tables of README.md anew; runs nothing
 	@$(BIN)/mbrl-hdp reproduce all --page --readme
 
+COMPILE := $(UV) pip compile --override overrides.txt --python-version 3.11 --universal --no-header --no-annotate -q
+
+# The other locks hold only what comes on top of requirements.lock, in the same versions. CUDA is left to torch's wheel.
 lock: ## compile the locks anew (needs uv)
-	$(UV) pip compile requirements.in --override overrides.txt --python-version 3.11 --universal --no-header --no-annotate -q -o requirements.lock
-	$(UV) pip compile requirements-ray.in --override overrides.txt --python-version 3.11 --universal --no-header --no-annotate -q -o requirements-ray.lock
-	sed -i.bak -E '/^(nvidia-|cuda-|triton)/d' requirements.lock requirements-ray.lock && rm -f requirements.lock.bak requirements-ray.lock.bak
+	$(COMPILE) requirements.in -o requirements.lock
+	sed -i.bak -E '/^(nvidia-|cuda-|triton)/d' requirements.lock && rm -f requirements.lock.bak
+	$(COMPILE) -c requirements.lock requirements-ray.in | grep -vxFf requirements.lock > requirements-ray.lock
+	for name in extras docs; do \
+	  $(COMPILE) -c requirements.lock -c requirements-ray.lock requirements-$$name.in | grep -vxFf requirements.lock > requirements-$$name.lock || exit 1; \
+	done
 
 clean: ## remove .venv and everything made by runs
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis outputs multirun demo
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis outputs multirun demo site

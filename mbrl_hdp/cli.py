@@ -20,6 +20,7 @@ from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 if TYPE_CHECKING:
     from mbrl_hdp.doctor import Finding
     from mbrl_hdp.experiments.reproduce import ReproduceOptions
+    from mbrl_hdp.experiments.sweep import JobOutcome
 
 _FIT_WORDS = (
     "a .csv (.tsv, .txt), .npz or parquet file, a folder of parquet files or minari:ID, then settings, as in "
@@ -31,6 +32,8 @@ _TRAIN_HELP = """usage: mbrl-hdp train [key=value ...] [-m] [--cfg job] [--confi
 
 Learn to control by Algorithm 1.
   -m, --multirun       a sweep: every combination of values between commas, as in seed=0,1,2 agent=c_cem,c_sac
+                       hydra/launcher=joblib|ray|submitit_local|submitit_slurm runs its jobs side by side;
+                       the same sweep with the same hydra.sweep.dir=DIR again skips finished jobs and resumes others
   --cfg job            print the full typed configuration and do nothing
   --config-dir FOLDER  look for presets in a folder of yours, too
   --no-report          write no report.html at the end
@@ -86,7 +89,7 @@ def train(words: list[str]) -> int:
     from mbrl_hdp.experiments.app import run_app
 
     has_page = _NO_REPORT not in words
-    return run_app([word for word in words if word != _NO_REPORT], partial(_finish, has_page=has_page))
+    return run_app([word for word in words if word != _NO_REPORT], partial(_finish, has_page=has_page), _show_sweep)
 
 
 def _settings_help(name: str) -> str:
@@ -99,6 +102,12 @@ def _finish(folder: Path, has_page: bool) -> None:
     from mbrl_hdp.report.run_report import write_run_report
 
     write_run_report(folder, has_page)
+
+
+def _show_sweep(outcomes: Sequence[JobOutcome]) -> None:
+    from mbrl_hdp.report.sweep_table import print_sweep
+
+    print_sweep(outcomes)
 
 
 def fit(words: list[str]) -> int:
@@ -252,6 +261,24 @@ def report(words: list[str]) -> int:
     return 0
 
 
+def export(words: list[str]) -> int:
+    """Write filter and policy as ONNX, which runs without this package: export RUN_OR_MODEL -o DIR."""
+    from mbrl_hdp.serving.commands import add_export_options, run_export
+
+    parser = _parser("export", export)
+    add_export_options(parser)
+    return run_export(parser.parse_args(words))
+
+
+def serve(words: list[str]) -> int:
+    """Serve a model over HTTP: observations in; belief, context, alarm and action out, many streams at once."""
+    from mbrl_hdp.serving.commands import add_serve_options, run_serve
+
+    parser = _parser("serve", serve)
+    add_serve_options(parser)
+    return run_serve(parser.parse_args(words))
+
+
 def plugins(words: list[str]) -> int:
     """List every registered prior, distillation rule, agent and transition model with its package."""
     parser = _parser("plugins", plugins)
@@ -340,13 +367,16 @@ def reproduce(words: list[str]) -> int:
         metavar="SETTING=VALUE",
         help="run only these cells, as in agent=C-CEM,C-SAC task=drone",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each, with --on local")
+    parser.add_argument(
+        "--on", default="local", choices=["local", "ray"], help="run the cells on this machine or on a Ray cluster"
+    )
+    parser.add_argument("--budget", metavar="90m", help="start no cell that would not end within this time (s, m, h)")
     parser.add_argument(
         "--profile", choices=["full", "smoke"], default="full", help="smoke: tiny cells, to see that it works"
     )
     parser.add_argument("--quick", action="store_const", const="smoke", dest="profile", help=argparse.SUPPRESS)
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
-    parser.add_argument("--share", help=argparse.SUPPRESS)
     parser.add_argument(
         "--readme", action="store_true", help="write the tables of README.md and docs/results/README.md anew"
     )
@@ -356,7 +386,8 @@ def reproduce(words: list[str]) -> int:
     from mbrl_hdp.runtime import configure
 
     configure()
-    from mbrl_hdp.experiments.reproduce import FIGURES, ReproduceOptions, listing, only_of, share_of
+    from mbrl_hdp.experiments.cells import seconds_of
+    from mbrl_hdp.experiments.reproduce import FIGURES, ReproduceOptions, listing, only_of
     from mbrl_hdp.experiments.reproduce import reproduce as run_studies
 
     if options.list:
@@ -373,11 +404,12 @@ def reproduce(words: list[str]) -> int:
         options.profile == "smoke",
         Path(options.out),
         options.sizes,
-        share_of(options.share),
         options.page,
         only_of(options.only),
         options.missing,
         options.confirm,
+        options.on,
+        seconds_of(options.budget),
     )
     if options.stale:
         return _list_stale(options.name or "all", asked)
@@ -434,7 +466,7 @@ def _complete(words: list[str]) -> int:
 _COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 _COMMANDS: dict[str, tuple[Command, str]] = {
     function.__name__: (function, (function.__doc__ or "").strip())
-    for function in (train, evaluate, report, compare, tune, fit, label, reproduce, plugins, doctor)
+    for function in (train, evaluate, report, compare, tune, fit, label, export, serve, reproduce, plugins, doctor)
 }
 
 

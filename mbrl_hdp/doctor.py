@@ -41,7 +41,19 @@ _EXTRAS = {
         "sweeps with Ray (hydra/launcher=ray)",
         "pip install --no-deps -r requirements-ray.lock",
     ),
-    "minari": ("Minari datasets in and out", "pip install minari"),
+    "onnxruntime": ("`mbrl-hdp export` (with onnx)", "pip install 'mbrl-hdp[onnx]'"),
+    "aiohttp": ("`mbrl-hdp serve`", "pip install 'mbrl-hdp[serve]'"),
+    "hydra_plugins.hydra_joblib_launcher": (
+        "sweeps on all cores (hydra/launcher=joblib)",
+        "pip install --no-deps hydra-joblib-launcher==1.2.0 joblib",
+    ),
+    "hydra_plugins.hydra_submitit_launcher": (
+        "sweeps on SLURM (hydra/launcher=submitit_slurm)",
+        "pip install --no-deps hydra-submitit-launcher==1.2.0 submitit",
+    ),
+    "wandb": ("tracker=wandb", "pip install --no-deps -r requirements-extras.lock"),
+    "mlflow": ("tracker=mlflow", "pip install --no-deps -r requirements-extras.lock"),
+    "minari": ("Minari datasets in and out", "pip install --no-deps -r requirements-extras.lock"),
     "gpytorch": ("agent=gpmm", "pip install 'mbrl-hdp[baselines]'"),
     "sb3_contrib": ("agent=rnn_ppo, rnn_ppo_plain, sac_stack", "pip install 'mbrl-hdp[baselines]'"),
 }

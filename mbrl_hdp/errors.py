@@ -58,6 +58,12 @@ class CheckpointError(MbrlHdpError):
     """A saved model or run is missing, damaged or of a version that cannot be read."""
 
 
+class ExportError(MbrlHdpError):
+    """An exported model does not return the numbers of the model that it came from."""
+
+    exit_code = 1
+
+
 def short(text: str, limit: int = 80) -> str:
     """Cut a long text for a message; a cell of a broken file may have megabytes."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"

@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mbrl_hdp"
 
 ORDER = [
-    *("errors", "types", "settings", "seeding", "runtime", "compiling", "lazy", "hooks"),
-    *("probability", "envs", "data", "distil", "belief", "inference", "control", "experiments", "report"),
+    *("errors", "types", "settings", "seeding", "runtime", "workers", "compiling", "lazy", "hooks"),
+    *("probability", "envs", "data", "distil", "belief", "inference", "control", "experiments", "serving", "report"),
     *("testing", "doctor", "endings", "cli", "__main__"),
 ]
 # `doctor` is asked by the command line only; rooms may print tables through report, never the other way round.
@@ -21,6 +21,9 @@ DOORS = {
     "highway_env": {"envs"},
     "pybullet": {"envs"},
     "gym_cartpole_swingup": {"envs"},
+    "aiohttp": {"serving"},
+    "onnx": {"serving"},
+    "onnxruntime": {"serving"},
 }
 
 

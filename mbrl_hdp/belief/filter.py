@@ -51,6 +51,21 @@ def update_belief(
     return filtered.reshape(belief.shape), following.reshape(belief.shape)
 
 
+def update_belief_into(
+    belief: Float[np.ndarray, " K"],
+    log_lik: Float[np.ndarray, " K"],
+    transition: Float[np.ndarray, "K K"],
+    filtered: Float[np.ndarray, " K"],
+    following: Float[np.ndarray, " K"],
+) -> float:
+    """Write what `update_belief` returns for one belief into `filtered` and `following`; return the log evidence.
+
+    log p(next_obs | obs, act, history) = log sum_k belief_k likelihood_k, contexts summed out. It is NaN for a step
+    that has a missing value, and -inf for one that no believed context can have produced.
+    """
+    return float(_update_into(belief, log_lik, transition, filtered, following))
+
+
 def predict(filtered: Array, transition: Array) -> Array:
     """Move filtered distributions `*batch K` one step along the chain `K K`, for arrays and for tensors."""
     return filtered @ transition
@@ -74,6 +89,19 @@ def _update(belief, log_lik, transition, filtered, following):
     for before in range(len(belief)):
         for after in range(len(belief)):
             following[after] += filtered[before] * transition[before, after]
+    return peak, total
+
+
+@compiled("reordered")
+@no_type_check
+def _update_into(belief, log_lik, transition, filtered, following):
+    peak, total = _update(belief, log_lik, transition, filtered, following)
+    if np.isfinite(peak):
+        return peak + np.log(total)
+    for k in range(len(belief)):
+        if belief[k] > 0.0 and np.isnan(log_lik[k]):
+            return np.nan
+    return peak
 
 
 @compiled("reordered")

@@ -15,17 +15,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError, ConfigError, did_you_mean
-from mbrl_hdp.experiments.config import (
-    CONFIG_NAME,
-    Job,
-    check_config,
-    check_jobs,
-    config_dir,
-    folder_of_job,
-    register_configs,
-    registry_for,
-)
+from mbrl_hdp.experiments.config import CONFIG_NAME, check_config, config_dir, register_configs, registry_for
+from mbrl_hdp.experiments.jobs import Job, check_jobs, folder_of_job, plan_sweep
 from mbrl_hdp.experiments.run_folder import CONFIG, check_can_hold, first_difference, needs_trust, read_config
+from mbrl_hdp.experiments.sweep import (
+    DONE,
+    JobOutcome,
+    Sweep,
+    finished_return,
+    mark_failed,
+    mark_finished,
+    prepare_launcher,
+    wait_until_free,
+)
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.runtime import configure
 
@@ -59,14 +61,20 @@ _ONLY_LOOK = {"--help", "-h", "--hydra-help", "--version", "-sc", "--shell_compl
 
 Finish = Callable[[Path], object]
 """Called with the directory of a finished run, for example to draw its learning curve."""
+Show = Callable[[Sequence[JobOutcome]], object]
+"""Called with what became of the jobs of a sweep, for example to print a table."""
 
 
-def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
+def run_app(words: Sequence[str], finish: Finish | None = None, show: Show | None = None) -> int:
     """Check every job of the command line, then let Hydra run it.
 
     Args:
         words: the command line.
         finish: called with the directory of every finished run.
+        show: called at the end of a sweep with what became of its jobs.
+
+    Returns:
+        Exit code: 1 if a job of a sweep is not finished.
 
     Raises:
         ConfigError: before any work begins and before anything is written.
@@ -81,25 +89,66 @@ def run_app(words: Sequence[str], finish: Finish | None = None) -> int:
     registry = registry_for(overrides)
     for problem in registry.problems:
         print(f"warning: {problem}", file=sys.stderr)
+    sweep = None
     if not _ONLY_LOOK & set(words):
         jobs = check_jobs(overrides, registry, _config_dirs(words))
         names = {word.lstrip("+").partition("=")[0] for word in words}
         if not _SHOWS & names:
-            _try_out(jobs, bool(_SWEEPS & names), registry, _config_dirs(words))
+            if _SWEEPS & names:
+                overrides, sweep = _plan_sweep(overrides, jobs, _config_dirs(words))
+            else:
+                _check_folder(*folder_of_job(jobs[0].overrides, _config_dirs(words)), jobs[0].config)
+            _try_out(jobs, registry)
     register_configs(registry)
+    return _run_sweep(overrides, flags, finish, sweep, show) if sweep else _run_one(overrides, flags, finish)
+
+
+def _plan_sweep(overrides: Sequence[str], jobs: Sequence[Job], config_dirs: Sequence[Path]) -> tuple[list[str], Sweep]:
+    """Return the overrides with the sweep's folder worked out, and the jobs as they are found there."""
+    prepare_launcher(overrides)
+    plan = plan_sweep(overrides, jobs, config_dirs)
+    for job, folder in zip(jobs, plan.folders, strict=True):
+        _check_folder("hydra.sweep.dir", folder, job.config)
+    return plan.overrides, Sweep(plan.overrides[-1], jobs, plan.folders)
+
+
+def _run_sweep(
+    overrides: Sequence[str], flags: Sequence[str], finish: Finish | None, sweep: Sweep, show: Show | None
+) -> int:
+    """Run the jobs that are not finished; whatever ends the launcher, say what became of every job."""
+    try:
+        _run_hydra(overrides, flags, _sweep_job(finish))
+    except Exception as error:  # noqa: BLE001 - the launchers have exceptions of their own for dead workers
+        print(f"the sweep was ended by {type(error).__name__}: {_first_line(error)}", file=sys.stderr)
+    except BaseException as error:
+        error.add_note(f"go on by running the same sweep again with {sweep.word}")
+        raise
+    outcomes = sweep.outcomes()
+    if show is not None:
+        show(outcomes)
+    if all(outcome.state in DONE for outcome in outcomes):
+        return 0
+    print(f"go on by running the same sweep again with {sweep.word}", file=sys.stderr)
+    return 1
+
+
+def _run_one(overrides: Sequence[str], flags: Sequence[str], finish: Finish | None) -> int:
+    failures: list[Exception] = []
+    _run_hydra(overrides, flags, _job(finish, failures))
+    if failures:
+        raise failures[0]
+    return 0
+
+
+def _run_hydra(overrides: Sequence[str], flags: Sequence[str], job: Callable[[DictConfig], float]) -> None:
     # Hydra then raises errors instead of printing them and exiting; ours become one line (`mbrl_hdp.cli`).
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     saved = sys.argv
     sys.argv = ["mbrl-hdp", *overrides, *flags]  # Hydra refuses overrides on both sides of a flag
-    failures: list[Exception] = []
     try:
-        job = _job(finish, failures)
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(job)()
     finally:
         sys.argv = saved
-    if failures:
-        raise failures[0]
-    return 0
 
 
 def _check_flags(words: Sequence[str]) -> None:
@@ -117,18 +166,14 @@ def _check_flags(words: Sequence[str]) -> None:
             raise ConfigError(f"{flag}={following}: `train` has one configuration, {CONFIG_NAME}")
 
 
-def _try_out(jobs: Sequence[Job], is_sweep: bool, registry: Registry, config_dirs: Sequence[Path]) -> None:
+def _try_out(jobs: Sequence[Job], registry: Registry) -> None:
     """Build environment and agent of every run that is asked for, before the first folder is made.
 
     Raises:
-        MbrlHdpError: if anything cannot be built, or a folder is that of another run.
+        MbrlHdpError: if anything cannot be built.
     """
     tried = set()
-    for number, job in enumerate(jobs):
-        # A sweep's folder is a new one, with the time in its name, unless the command line names one.
-        if not is_sweep or any(word.startswith("hydra.sweep.") for word in job.overrides):
-            key, folder = folder_of_job(job.overrides, config_dirs, number if is_sweep else None)
-            _check_folder(key, folder, job.config)
+    for job in jobs:
         typed = check_config(job.config)
         alike = OmegaConf.to_yaml(OmegaConf.merge(job.config, {"seed": 0}), resolve=True)
         if alike not in tried:  # seeds decide nothing that can be refused
@@ -172,6 +217,7 @@ def _resume(name: str, has_more: bool, is_trusted: bool, finish: Finish | None) 
         result = resume(folder, is_trusted)
         if finish is not None:
             finish(folder)
+        mark_finished(folder, result.return_mean)
     print(_closing_line(result, folder))
     return 0
 
@@ -231,6 +277,31 @@ def _job(finish: Finish | None, failures: list[Exception]) -> Callable[[DictConf
     return job
 
 
+def _sweep_job(finish: Finish | None) -> Callable[[DictConfig], float]:
+    """Return the function that runs one job of a sweep, in whichever process; a finished job is not run again."""
+
+    def job(config: DictConfig) -> float:
+        """Run a job, going on from its checkpoint; return its mean return, NaN if it failed."""
+        folder, home = Path(HydraConfig.get().runtime.output_dir), Path(HydraConfig.get().runtime.cwd)
+        known = finished_return(folder)
+        if known is not None:
+            return known
+        if home.is_dir():  # a worker on another machine starts elsewhere; modules of the user's are looked for here
+            os.chdir(home)
+        try:
+            wait_until_free(folder)
+            return _run(config, finish)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on and the table shows it
+            mark_failed(folder, error)
+            return float("nan")
+
+    return job
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
 def _run(config: DictConfig, finish: Finish | None) -> float:
     typed = check_config(config)
     configure(typed.runtime)
@@ -248,5 +319,6 @@ def _run(config: DictConfig, finish: Finish | None) -> float:
         result = train(typed, registry, folder)
         if finish is not None:
             finish(folder)
+        mark_finished(folder, result.return_mean)
     print(_closing_line(result, folder))
     return result.return_mean

@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -25,6 +23,7 @@ from mbrl_hdp.errors import ConfigError, did_you_mean
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
 from mbrl_hdp.experiments.fit_settings import TrainFitConfig, check_fit
+from mbrl_hdp.experiments.trackers import TENSORBOARD, TRACKERS, check_tracker
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
@@ -35,7 +34,6 @@ CONFIG_NAME = "main"
 FIT_CONFIG_NAME = "fit"
 MAX_CONTEXTS = 1000
 MAX_SEED = 2**32 - 1
-_MAX_CHECKED_JOBS = 1000
 
 
 @dataclass
@@ -90,6 +88,11 @@ class MainConfig(ModelConfig):
         "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
         choices=("robust", "literal"),
     )
+    tracker: str = setting(
+        TENSORBOARD,
+        "where the metrics of every epoch go besides metrics.csv: none, tensorboard, wandb or mlflow (docs/control.md)",
+        choices=TRACKERS,
+    )
     env: EnvConfig = field(default_factory=EnvConfig)
     agent: Any = MISSING
     planner: Any = None  # `~planner` leaves it out, for agents that do not plan
@@ -133,7 +136,6 @@ def config_dir() -> Path:
 
 def register_configs(registry: Registry) -> None:
     """Put the schema and every plugin's settings into Hydra's ConfigStore, so that `prior=mine` needs no YAML."""
-    OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
     store = ConfigStore.instance()
     for name, schema in _SCHEMAS.items():
         store.store(name=f"{name}_schema", node=schema, provider="mbrl_hdp")
@@ -154,6 +156,10 @@ def _env_name(*, _parent_: DictConfig) -> str:
     """Return the id of an environment as the name of a folder: without its module, without slashes."""
     env_id = "" if OmegaConf.is_missing(_parent_, "id") else str(_parent_.id)
     return env_id.rpartition(":")[2].replace("/", "_")
+
+
+# At import: a worker of a sweep gets its configuration from elsewhere and registers nothing else.
+OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
 
 
 def _named(name: str, config: type[Any]) -> type[Any]:
@@ -184,8 +190,8 @@ def load_config(overrides: Sequence[str], registry: Registry | None = None, name
     """
     registry = registry or registry_for(overrides)
     register_configs(registry)
-    with _composer():
-        return _compose(list(overrides), name)
+    with composer():
+        return compose_job(list(overrides), name)
 
 
 def load_config_file(words: Any, registry: Registry) -> MainConfig:
@@ -231,91 +237,8 @@ def _take_free_keys(config: DictConfig, words: Mapping[str, Any]) -> None:
                 config[key] = dict(value)
 
 
-class Job(NamedTuple):
-    """One run of a command line: its overrides (Hydra's own included) and its configuration."""
-
-    overrides: list[str]
-    config: DictConfig
-
-
-def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()) -> list[Job]:
-    """Compose and check every job of a (multi)run before the first one begins; return them in Hydra's order.
-
-    Args:
-        overrides: the command line's overrides.
-        registry: plugins to choose from.
-        config_dirs: folders with presets of the user's (`--config-dir`).
-    """
-    register_configs(registry)
-    parsed = parse_overrides(overrides)
-    hydras = [str(override.input_line) for override in parsed if override.key_or_group.startswith("hydra")]
-    ours = [override for override in parsed if not override.key_or_group.startswith("hydra")]
-    with _composer(_search_path(parsed, config_dirs)):
-        return [Job([*hydras, *job], _compose(job, CONFIG_NAME)) for job in islice(_jobs(ours), _MAX_CHECKED_JOBS)]
-
-
-def folder_of_job(
-    overrides: Sequence[str], config_dirs: Sequence[Path] = (), number: int | None = None
-) -> tuple[str, Path]:
-    """Return the folder that Hydra will make for a job, and the key that decides it.
-
-    Args:
-        overrides: those of this job.
-        config_dirs: folders with presets of the user's.
-        number: the job's number within its sweep; None for a single run.
-
-    Raises:
-        ConfigError: if the folder's name is empty or cannot be composed.
-    """
-    key = "hydra.run.dir" if number is None else "hydra.sweep.dir"
-    with _composer(_search_path(parse_overrides(overrides), config_dirs)):
-        try:
-            config = compose(config_name=CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
-            if number is None:
-                parts = [config.hydra.run.dir]
-            else:
-                config.hydra.job.num = number
-                parts = [config.hydra.sweep.dir, config.hydra.sweep.subdir]
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(" ".join(str(error).split())) from error
-    if not parts[0]:
-        raise ConfigError(f"{key}= names no folder; leave it out, or name one")
-    return key, Path(*parts)
-
-
-def _search_path(overrides: list[Override], config_dirs: Sequence[Path]) -> list[str]:
-    """Return the places beside conf/ where Hydra will look for presets."""
-    places = []
-    for override in overrides:
-        if override.key_or_group == "hydra.searchpath" and not override.is_sweep_override():
-            value = override.value()
-            places += [str(place) for place in value] if isinstance(value, list) else [str(value)]
-    for folder in config_dirs:
-        if not folder.is_dir():
-            raise ConfigError(f"--config-dir {folder}: there is no such folder")
-        places.append(f"file://{folder.absolute()}")
-    return places
-
-
-def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
-    """Expand sweeps (`seed=0,1`) into the jobs they stand for."""
-    if not overrides:
-        yield []
-        return
-    first, rest = overrides[0], overrides[1:]
-    # Hydra's own sweep syntaxes that need a sweeper plugin's knowledge (glob) are left to it.
-    values = (
-        [f"{first.get_key_element()}={value}" for value in first.sweep_string_iterator()]
-        if first.is_discrete_sweep()
-        else [first.input_line or ""]
-    )
-    for value in values:
-        for others in _jobs(rest):
-            yield [value, *others]
-
-
 @contextmanager
-def _composer(more_places: Sequence[str] = ()) -> Iterator[None]:
+def composer(more_places: Sequence[str] = ()) -> Iterator[None]:
     """Set Hydra up to compose from conf/ and from more places with presets."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir()), job_name="mbrl_hdp"):
@@ -327,7 +250,13 @@ def _composer(more_places: Sequence[str] = ()) -> Iterator[None]:
         yield
 
 
-def _compose(overrides: list[str], name: str) -> DictConfig:
+def compose_job(overrides: list[str], name: str) -> DictConfig:
+    """Compose and check one job within a `composer`.
+
+    Raises:
+        ConfigError: naming the key or group and the nearest valid names.
+    """
+
     def composed(lines: list[str]) -> DictConfig:
         return compose(config_name=name, overrides=lines)
 
@@ -368,6 +297,7 @@ def _typed(config: DictConfig, name: str) -> Any:
     if isinstance(typed, FitMainConfig):
         typed.check()
     if isinstance(typed, MainConfig):
+        check_tracker(typed.tracker)
         check_budgets(typed.env.budgets)
         check_fit(typed)
     return typed
@@ -378,13 +308,12 @@ __all__ = [
     "FIT_CONFIG_NAME",
     "EnvConfig",
     "FitMainConfig",
-    "Job",
     "MainConfig",
     "check_config",
     "check_fit_config",
-    "check_jobs",
+    "compose_job",
+    "composer",
     "config_dir",
-    "folder_of_job",
     "load_config",
     "load_config_file",
     "register_configs",

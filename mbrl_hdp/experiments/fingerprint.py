@@ -31,6 +31,7 @@ _WITHOUT_EFFECT = frozenset(
         f"{PACKAGE}.experiments.explain",
         f"{PACKAGE}.experiments.fingerprint",
         f"{PACKAGE}.experiments.fit_settings",
+        f"{PACKAGE}.experiments.trackers",
         *(
             f"{PACKAGE}.data.{name}"
             for name in ("clock", "csv_files", "csv_layout", "csv_source", "file_names", "files")

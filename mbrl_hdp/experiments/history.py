@@ -25,10 +25,22 @@ def note_start(folder: Path) -> None:
     with run_lock(folder):
         epochs = len(read_metrics(folder)) if (folder / "metrics.csv").is_file() else 0
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        line = {"started": now, "epochs_done": epochs, "versions": versions(), "git_commit": git_commit()}
+        line = {
+            "started": now,
+            "epochs_done": epochs,
+            "checkpoint_epoch": _last_checkpoint(folder),
+            "versions": versions(),
+            "git_commit": git_commit(),
+        }
         earlier = read_words(folder / _FILE) if (folder / _FILE).is_file() else ""
         with atomic_path(folder / _FILE) as path:
             path.write_text(earlier + json.dumps(line) + "\n")
+
+
+def _last_checkpoint(folder: Path) -> int:
+    """Return the epoch of the last checkpoint, from which a run goes on; 0 where there is none."""
+    names = [path.name for path in (folder / "checkpoints").glob("epoch_*") if path.is_dir()]
+    return max((int(name.removeprefix("epoch_")) for name in names if name[len("epoch_") :].isdigit()), default=0)
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,8 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
     """
     run = start_run(config, registry)
     folder.mkdir(parents=True, exist_ok=True)
-    with run_lock(folder), RunLog(folder, run.budget.num_epochs, progress) as log:
+    log = RunLog(folder, run.budget.num_epochs, progress, config.tracker, asdict(config))
+    with run_lock(folder), log:
         first = _resume(run, log, latest_snapshot(folder))
         for epoch in range(first, run.budget.num_epochs):
             seed_everything(sub_seed(config.seed, "epoch", epoch))  # so that a resumed run is the same run

@@ -1,18 +1,19 @@
-"""What a run writes while it is running: metrics.csv, TensorBoard events and the progress bar."""
+"""What a run writes while it is running: metrics.csv, the rows for its tracker and the progress bar."""
 
 from __future__ import annotations
 
 import csv
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
+from mbrl_hdp.experiments.trackers import TENSORBOARD, open_tracker
 from mbrl_hdp.inference.progress import PlainLines
 
 
@@ -69,7 +70,14 @@ class RunLog:
         started: when this process began to work on the run.
     """
 
-    def __init__(self, folder: Path, num_epochs: int, is_wanted: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        num_epochs: int,
+        is_wanted: bool,
+        tracker: str = TENSORBOARD,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.rows: list[dict[str, Any]] = []
@@ -77,7 +85,7 @@ class RunLog:
         self._bar, self._lines = _bar(is_wanted, TextColumn("{task.fields[last]}"), TimeRemainingColumn())
         self._task = self._bar.add_task("starting", total=num_epochs, last="")
         self._num_epochs, self._is_in_phase = num_epochs, False
-        self._writer: SummaryWriter | None = None
+        self._tracker = open_tracker(tracker, folder, settings or {})
 
     def __enter__(self) -> RunLog:
         self._bar.start()
@@ -86,8 +94,7 @@ class RunLog:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
-        if self._writer is not None:
-            self._writer.close()
+        self._tracker.close()
 
     def says(self, words: str) -> None:
         """Show the present step of the work."""
@@ -114,7 +121,7 @@ class RunLog:
         """Write the row of a finished epoch."""
         self.rows.append(row)
         self._write()
-        self._write_events(row)
+        self._tracker.log(row)
         shown = [f"{name} {row[key]:.4g}" for name, key in (("return", "return_mean"), ("contexts", "num_contexts"))
                  if row.get(key) is not None]  # fmt: skip
         self._bar.update(self._task, advance=1, last="  ".join(shown))
@@ -123,19 +130,6 @@ class RunLog:
         _LOG.info(line)
         self._lines.says(line, is_due=True)
 
-    def _write_events(self, row: dict[str, Any]) -> None:
-        """Write a row for TensorBoard, at once: what waits in a queue is lost when the process is killed."""
-        if self._writer is None:
-            folder = self.folder / "tensorboard"
-            # Readers then drop what a killed process wrote of this epoch and later ones.
-            is_resumed = folder.is_dir() and any(folder.iterdir())
-            _wait_for_a_later_name(folder)
-            self._writer = SummaryWriter(str(folder), purge_step=row["epoch"] if is_resumed else None)
-        for name, value in row.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(name, value, row["epoch"])
-        self._writer.flush()
-
     def _write(self) -> None:
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
         columns.sort(key=lambda name: name.endswith("_s"))
@@ -143,14 +137,3 @@ class RunLog:
             writer = csv.DictWriter(file, columns, restval="")
             writer.writeheader()
             writer.writerows(self.rows)
-
-
-def _wait_for_a_later_name(folder: Path) -> None:
-    """Wait until the second in the newest event file's name is over.
-
-    Readers take event files in the order of their names, `events.out.tfevents.SECOND.HOST.PROCESS.NUMBER`: of two of
-    one second the wrong one might count as the later.
-    """
-    seconds = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*.*")]
-    while seconds and max(seconds) == str(int(time.time())):
-        time.sleep(0.02)

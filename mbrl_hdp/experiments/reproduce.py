@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,19 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.errors import ConfigError, MbrlHdpError, did_you_mean
+from mbrl_hdp.errors import ConfigError, did_you_mean
+from mbrl_hdp.experiments.cells import TimeBudget, run_cell, run_cells
 from mbrl_hdp.experiments.config import MAX_SEED
 from mbrl_hdp.experiments.confirm import confirm
 from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.experiments.studies.drawings import Drawing
-from mbrl_hdp.experiments.studies.records import (
-    append_record,
-    changes,
-    read_records,
-    records_path,
-    state_counts,
-    write_csv,
-)
+from mbrl_hdp.experiments.studies.records import changes, read_records, state_counts, write_csv
 from mbrl_hdp.experiments.studies.study import (
     CURRENT,
     MARK,
@@ -42,6 +34,7 @@ from mbrl_hdp.experiments.studies.study import (
     cell_words,
     table,
 )
+from mbrl_hdp.workers import LOCAL, open_workers
 
 # A change here that is not committed is mentioned in the record.
 _SOURCES = ("mbrl_hdp", "plugins", "conf")
@@ -56,15 +49,16 @@ class ReproduceOptions:
 
     Attributes:
         seeds: seeds to run instead of the study's own.
-        jobs: processes side by side, one thread each.
+        jobs: processes side by side on this machine, one thread each.
         is_quick: tiny cells, to see that the command works.
         out: folder of the pages and the finished cells.
         sizes: only these max_contexts; all by default.
-        share: (index, count): run only every count-th cell from index on, without writing the page.
         is_page_only: write the pages from the cells that are there; run nothing.
         only: run only the cells whose setting of this name has one of these values; all by default.
         is_missing_only: leave stale cells as they are.
         confirm: cells to run again for each earlier version of the code, instead of all that are stale by code.
+        on: where the cells are run, `local` or `ray`.
+        budget_s: seconds within which to end; cells that would not fit are left.
     """
 
     seeds: Sequence[int] | None = None
@@ -72,11 +66,12 @@ class ReproduceOptions:
     is_quick: bool = False
     out: Path = Path("docs/results")
     sizes: Sequence[int] | None = None
-    share: tuple[int, int] | None = None
     is_page_only: bool = False
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
     is_missing_only: bool = False
     confirm: int = 0
+    on: str = LOCAL
+    budget_s: float | None = None
 
     @property
     def folder(self) -> Path:
@@ -110,7 +105,8 @@ def reproduce(name: str, options: ReproduceOptions) -> list[WrittenPage]:
     if any(place.exists() and not place.is_dir() for place in (options.folder, *options.folder.parents)):
         raise ConfigError(f"--out {options.out}: there is a file of that name; choose a folder")
     options.folder.mkdir(parents=True, exist_ok=True)
-    return [_reproduce(study, options) for study in studies]
+    budget = TimeBudget(options.budget_s)
+    return [_reproduce(study, options, budget) for study in studies]
 
 
 def _check_only(studies: Sequence[Study], options: ReproduceOptions) -> None:
@@ -173,20 +169,13 @@ def _studies(name: str) -> list[Study]:
     return [load_study(each) for each in (names if name == "all" else [name])]
 
 
-def _reproduce(study: Study, options: ReproduceOptions) -> WrittenPage:
-    if options.is_page_only:
-        return write_page(study, options)
-    if options.confirm:
-        for outcome in confirm(
-            study, options.folder, _asked(study, options), options.confirm, partial(run_cell, study)
-        ):
+def _reproduce(study: Study, options: ReproduceOptions, budget: TimeBudget) -> WrittenPage:
+    if not options.is_page_only and options.confirm:
+        run = partial(run_cell, study, code_version())
+        for outcome in confirm(study, options.folder, _asked(study, options), options.confirm, run):
             print(f"{study.name}: {outcome.words}", flush=True)
-    elif options.jobs > 1 and options.share is None:
-        _run_side_by_side(study.name, options)
-    else:
-        run_missing(study, options)
-    if options.share is not None:
-        return WrittenPage(records_path(study.name, options.folder))
+    elif not options.is_page_only:
+        run_missing(study, options, budget)
     return write_page(study, options)
 
 
@@ -201,30 +190,19 @@ def _asked(study: Study, options: ReproduceOptions) -> list[Settings]:
                 f"{study.name} has no cell of --sizes {_listed(options.sizes)}; it has {_listed(known) or 'no sizes'}"
             )
     cells = [cell for cell in cells if _is_selected(cell, options.only)]
-    if options.share is not None:  # of all cells: what is done changes while other processes work
-        cells = cells[options.share[0] :: options.share[1]]
     return cells
 
 
-def run_cell(study: Study, cell: Settings) -> CellRecord:
-    """Run one cell; return its record."""
-    started = time.perf_counter()
-    identity, commit = study.identity(cell), code_version()  # before it runs: what is edited meanwhile must not count
-    results = study.run(cell)
-    return CellRecord(cell, results, commit, time.perf_counter() - started, identity)
-
-
-def run_missing(study: Study, options: ReproduceOptions) -> int:
+def run_missing(study: Study, options: ReproduceOptions, budget: TimeBudget) -> int:
     """Run the cells that were never run or are stale; return how many."""
     cells = _asked(study, options)
     records = read_records(study, options.folder, cells)
     done = {key for key, record in records.items() if options.is_missing_only or record.state == CURRENT}
     cells = [cell for cell in cells if cell_key(cell) not in done]
-    for number, cell in enumerate(cells):
-        record = run_cell(study, cell)
-        append_record(record, records_path(study.name, options.folder))
-        print(f"{study.name} {number + 1}/{len(cells)}: {cell_words(cell)}, {record.time_s:.0f} s", flush=True)
-    return len(cells)
+    if not cells:
+        return 0
+    with open_workers(options.on, min(options.jobs, len(cells))) as workers:
+        return run_cells(study, cells, options.folder, code_version(), workers, budget)
 
 
 def write_page(study: Study, options: ReproduceOptions) -> WrittenPage:
@@ -303,16 +281,6 @@ def code_version() -> str:
     return commit + ("+changes" if changes else "")
 
 
-def share_of(words: str | None) -> tuple[int, int] | None:
-    """Read `index/count`."""
-    if words is None:
-        return None
-    index, _, count = words.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-        raise ConfigError(f"--share takes index/count, as in 0/2, got {words!r}")
-    return int(index), int(count)
-
-
 def only_of(words: Sequence[str]) -> dict[str, list[str]]:
     """Read `setting=value,value` for each word.
 
@@ -331,23 +299,6 @@ def only_of(words: Sequence[str]) -> dict[str, list[str]]:
 
 def _git(root: Path, *words: str) -> str:
     return subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def _run_side_by_side(name: str, options: ReproduceOptions) -> None:
-    children = [subprocess.Popen(_child_words(name, options, index)) for index in range(options.jobs)]
-    codes = [child.wait() for child in children]
-    if any(codes):
-        raise MbrlHdpError(f"{sum(map(bool, codes))} of {len(codes)} processes of {name} failed; their output says why")
-
-
-def _child_words(name: str, options: ReproduceOptions, index: int) -> list[str]:
-    words = [sys.executable, "-m", "mbrl_hdp", "reproduce", name, "--out", str(options.out)]
-    words += ["--share", f"{index}/{options.jobs}"]
-    words += ["--profile", "smoke"] if options.is_quick else []
-    words += ["--missing"] if options.is_missing_only else []
-    words += ["--seeds", *map(str, options.seeds)] if options.seeds else []
-    words += ["--only", *(f"{key}={','.join(values)}" for key, values in options.only.items())] if options.only else []
-    return words + (["--sizes", *map(str, options.sizes)] if options.sizes else [])
 
 
 def _gates(gates: list[Gate], is_stale: bool) -> str:

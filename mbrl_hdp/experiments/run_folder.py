@@ -64,7 +64,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(words, dict) or not isinstance(words.get("env"), dict):
         raise CheckpointError(f"{path} is not the configuration of a run: it has no env")
-    for key, value in _leaves(words):
+    for key, value in leaves(words):
         if isinstance(value, str) and "${" in value:
             raise CheckpointError(f"{path}: {key} holds an interpolation ({value[:60]!r}); a run's settings are values")
         if any(part.startswith("_") and part.endswith("_") for part in key.split(".")):
@@ -72,13 +72,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     return {str(key): value for key, value in words.items()}
 
 
-def _leaves(words: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(words: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Return every value with its dotted key; empty containers count as values."""
     items = words.items() if isinstance(words, Mapping) else enumerate(words) if isinstance(words, list) else ()
     is_leaf = True
     for key, value in items:
         is_leaf = False
-        yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
     if is_leaf:
         yield prefix, words
 
@@ -123,7 +123,7 @@ def needs_trust(words: Mapping[str, Any]) -> bool:
 
 def first_difference(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> str | None:
     """Return the first setting in which two configurations differ, in words; None where they do not."""
-    one, two = dict(_leaves(wanted)), dict(_leaves(there))
+    one, two = dict(leaves(wanted)), dict(leaves(there))
     for key in [*one, *(key for key in two if key not in one)]:
         if one.get(key) != two.get(key):
             return f"its {key} is {two.get(key)}, not {one.get(key)}"

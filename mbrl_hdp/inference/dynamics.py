@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from mbrl_hdp.inference.density_table import DensityTable
+
 Rollout = Callable[[Tensor], Tensor]
 # Rows: one step each, in a context of its own.
 Obs = Float[Tensor, "batch S"]
@@ -63,6 +65,14 @@ class ContextDynamics(nn.Module, ABC):
         Rows with a missing sensor come here, so that the others still inform; without an answer they carry nothing.
         """
         del obs, act, next_obs, slots
+        return None
+
+    def density_table(self, slots: Slots) -> DensityTable | None:
+        """Return `log_prob` of some contexts as plain arrays; None if it cannot be written so.
+
+        With it the online filter is compiled and the model can be exported (`mbrl-hdp export`).
+        """
+        del slots
         return None
 
     @abstractmethod

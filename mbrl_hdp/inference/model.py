@@ -260,7 +260,10 @@ class ContextModel(mbrl.models.Model):
         return stacked.double().cpu().numpy()
 
     def online_filter(self) -> OnlineFilter:
-        """Return a filter that is fed step by step while the system runs; it always runs on the CPU."""
+        """Return a filter that is fed step by step while the system runs; it always runs on the CPU.
+
+        It computes in double precision where the transition model offers a density table, as all built-in ones do.
+        """
         if self.device.type != "cpu":
             return copy.deepcopy(self).to("cpu").online_filter()
         density = compiled_row(self.dynamics, self.slots) or self._row_log_lik

@@ -8,10 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mbrl_hdp.inference.dynamics import Act, Obs
+from mbrl_hdp.inference.density_table import DensityTable
+from mbrl_hdp.inference.dynamics import Act, Obs, Slots
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.delta_mlp import DeltaMlpDynamics
+from mbrl_hdp_dynamics.density import network_table
 from mbrl_hdp_dynamics.structured import HeadsConfig
 
 # Weights depend on the noise through their prior, and the noise on the weights: rounds of one after the other.
@@ -83,6 +85,11 @@ class FullNoiseDynamics(LinearDynamics):
     def __init__(self, task: TaskSpec, config: LinearConfig) -> None:
         super().__init__(task, config)
         self.lower = nn.Parameter(torch.zeros(task.max_contexts, task.obs_dim, task.obs_dim))
+
+    def density_table(self, slots: Slots) -> DensityTable | None:
+        """Return the density as arrays."""
+        layout = self.layout()
+        return None if layout is None else network_table(self, layout, slots, whitening=self._whitening())
 
     def _set_noise(self, slot: int, covariance: Tensor) -> None:
         floor = float(self.std_floor) ** 2

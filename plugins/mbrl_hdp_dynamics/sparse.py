@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.density_table import DensityTable
 from mbrl_hdp.inference.dynamics import (
     Act,
     ActingContext,
@@ -31,6 +32,7 @@ from mbrl_hdp.inference.search.features import Factor, Term
 from mbrl_hdp.inference.terms import read_term
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.density import sparse_table
 from mbrl_hdp_dynamics.regression import regress
 from mbrl_hdp_dynamics.scaler import ColumnScaler
 from mbrl_hdp_dynamics.term_table import TermTable
@@ -129,6 +131,10 @@ class SparseDynamics(ContextDynamics):
             each = peak - 0.5 * scale.log() - (half + 0.5) * torch.log1p(error / (2.0 * half))
             columns.append(torch.where(varies, each, 0.0).sum(-1))
         return (torch.stack(columns, -1) - self.target_scaler.log_volume()).to(obs.dtype)
+
+    def density_table(self, slots: Slots) -> DensityTable | None:
+        """Return the density as arrays."""
+        return sparse_table(self, slots)
 
     def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
         """Return the expected next observation of every row in its own context."""

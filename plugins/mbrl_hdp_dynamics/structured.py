@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mbrl_hdp.errors import ConfigError, DataError
+from mbrl_hdp.inference.density_table import DensityTable
 from mbrl_hdp.inference.dynamics import (
     Act,
     ActingContext,
@@ -30,6 +31,7 @@ from mbrl_hdp.inference.dynamics import (
 from mbrl_hdp.inference.heads import DEFAULT_SKIP_SHARE, ContextHeads
 from mbrl_hdp.settings import setting
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.density import network_table
 from mbrl_hdp_dynamics.layout import StepLayout
 from mbrl_hdp_dynamics.scaler import ColumnScaler
 
@@ -145,6 +147,11 @@ class StructuredDynamics(ContextDynamics):
             part = self._density_of(features[rows], targets[rows].nan_to_num(), slots, has_density)
             log_density = log_density.index_put((rows,), part)
         return log_density
+
+    def density_table(self, slots: Slots) -> DensityTable | None:
+        """Return the density as arrays where the features can be described by a layout."""
+        layout = self.layout()
+        return None if layout is None else network_table(self, layout, slots)
 
     def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
         """Return the expected next observation of every row in its own context.

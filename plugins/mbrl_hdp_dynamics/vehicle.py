@@ -9,8 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.inference.density_table import DensityTable
+from mbrl_hdp.inference.dynamics import Slots
 from mbrl_hdp.settings import check_settings, setting
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.density import network_table
 from mbrl_hdp_dynamics.layout import ACT, STATE, StepLayout, columns
 from mbrl_hdp_dynamics.structured import KinematicConfig, NoiseSource, StructuredDynamics, require_dt
 
@@ -69,6 +72,13 @@ class VehicleDynamics(StructuredDynamics):
             num_positions=2,
             dt=self.dt,
         )
+
+    def density_table(self, slots: Slots) -> DensityTable | None:
+        """Return the density as arrays: that of the ego, or of every car."""
+        layout = self.layout()
+        if layout is None:
+            return None
+        return network_table(self, layout, slots, layout.num_bodies if self.uses_all else 1)
 
     def _density_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         if not self.uses_all:

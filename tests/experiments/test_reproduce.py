@@ -14,8 +14,9 @@ import torch
 from mbrl_hdp.cli import main
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.experiments import reproduce as module
+from mbrl_hdp.experiments.cells import seconds_of
 from mbrl_hdp.experiments.fingerprint import reached_modules, roots_of
-from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce, share_of
+from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.studies import (
     branches,
     cartpole_fit,
@@ -79,13 +80,43 @@ def test_a_line_cut_short_is_run_again(calls, tmp_path):
     assert "3 of 3 cells" in (tmp_path / "counting.md").read_text()
 
 
-def test_shares_and_sizes_split_the_cells(calls, tmp_path):
-    options = ReproduceOptions(out=tmp_path)
-    reproduce("counting", replace(options, share=(1, 2)))
+def test_sizes_split_the_cells(calls, tmp_path):
+    reproduce("counting", ReproduceOptions(out=tmp_path, sizes=[3]))
+    assert calls == [3, 5]
+
+
+def test_a_budget_leaves_cells_that_would_not_fit(calls, tmp_path, capsys):
+    """Seed 3 (three contexts) took two hours before: only cells of the other size are begun within an hour."""
+    old = CellRecord({"seed": 9, "max_contexts": 3}, {"square": 81}, "abc", 7200.0)
+    append_record(old, records_path("counting", tmp_path))
+    assert main(["reproduce", "counting", "--budget", "1h", "--out", str(tmp_path)]) == 0
+    assert calls == []  # no cell of two contexts was run yet: what is known of the study is all there is
+    assert "3 cells remain that do not fit into 60 minutes" in capsys.readouterr().out
+    append_record(
+        CellRecord({"seed": 8, "max_contexts": 2}, {"square": 64}, "abc", 60.0), records_path("counting", tmp_path)
+    )
+    reproduce("counting", ReproduceOptions(out=tmp_path, budget_s=3600.0))
     assert calls == [4]
-    assert not (tmp_path / "counting.md").exists()
-    reproduce("counting", replace(options, sizes=[3]))
+    assert "2 cells remain" in capsys.readouterr().out
+    reproduce("counting", ReproduceOptions(out=tmp_path))
     assert calls == [4, 3, 5]
+
+
+@pytest.mark.parametrize(("words", "seconds"), [("90m", 5400.0), ("2h", 7200.0), ("1.5h", 5400.0), ("45s", 45.0)])
+def test_budgets_are_times(words, seconds):
+    assert seconds_of(words) == seconds
+
+
+def test_cells_side_by_side_are_those_of_one_process(tmp_path):
+    """Theorem 3's cells are exact and quick; other processes return the same numbers, and the driver writes them."""
+    found = {}
+    for jobs in (1, 2):
+        options = ReproduceOptions(out=tmp_path / str(jobs), jobs=jobs, is_quick=True)
+        (page,) = reproduce("theorem3", options)
+        rows = map(_parse, (page.path.parent / "theorem3.jsonl").read_text().splitlines())
+        found[jobs] = {row.key: (row.results, row.identity) for row in rows}
+    assert found[1]
+    assert found[1] == found[2]
 
 
 def test_only_selects_cells_by_their_settings(calls, tmp_path, capsys):
@@ -106,8 +137,8 @@ def test_quick_runs_do_not_mix_with_real_ones(calls, tmp_path):
 def test_mistakes_are_named(tmp_path, capsys):
     with pytest.raises(ConfigError, match="robust"):
         reproduce("robst", ReproduceOptions(out=tmp_path))
-    with pytest.raises(ConfigError, match="--share"):
-        share_of("2/2")
+    with pytest.raises(ConfigError, match="--budget"):
+        seconds_of("90 parsecs")
     assert main(["reproduce", "robust", "--jobs", "0", "--out", str(tmp_path)]) == 2
     assert "--jobs" in capsys.readouterr().err
 

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 import mbrl_hdp
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.experiments.config import check_jobs
 from mbrl_hdp.experiments.fit_command import prepare
+from mbrl_hdp.experiments.jobs import check_jobs
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference import fit as fit_module
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device

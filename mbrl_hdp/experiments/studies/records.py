@@ -43,7 +43,7 @@ def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str,
     wanted = {cell_key(cell): cell for cell in cells}
     found: dict[str, CellRecord] = {}
     for name in (*study.reads, study.name):
-        for key, record in _last_records(records_path(name, folder)).items():
+        for key, record in last_records(records_path(name, folder)).items():
             if key in wanted:
                 state = state_of(record, study.identity(wanted[key]))
                 if key not in found or found[key].state != CURRENT:
@@ -51,7 +51,8 @@ def read_records(study: Study, folder: Path, cells: list[Settings]) -> dict[str,
     return {key: found[key] for key in wanted if key in found}
 
 
-def _last_records(path: Path) -> dict[str, CellRecord]:
+def last_records(path: Path) -> dict[str, CellRecord]:
+    """Return the last line of every cell in a file, by the cell's name; whether it is up to date is not judged."""
     records = map(_parse, path.read_text().splitlines() if path.is_file() else [])
     return {record.key: record for record in records if record is not None}
 

@@ -41,7 +41,7 @@ SMOKE_OVERRIDES = ("env.kwargs.horizon=12", "max_contexts=3", "fit.start=random"
 # Where unfinished runs wait to be continued.
 _RUNS = Path("outputs") / "reproduce" / "runs"
 # What decides nothing, or is in the resolved configuration under another name.
-_NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit")
+_NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit", "tracker")
 
 
 def preset_of(settings: Settings) -> str:
