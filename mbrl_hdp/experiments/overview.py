@@ -50,6 +50,9 @@ QUESTIONS = {
     "systems": "are the contexts of systems that nobody prepared found with defaults only?",
     "systems_fit": "what does `fit` with pure defaults say about these systems, and how often is its verdict right?",
     "peers": "dynamax and hmmlearn on the same data, told the true number (cells of systems_fit)",
+    "novelty": "a context that nobody has seen appears: how soon is it noticed, how often falsely, what is learned?",
+    "belief_reliability": "is the filter right as often as it says? (on the models of novelty)",
+    "sbc": "is the posterior of the chain right as often as it says? simulation-based calibration",
     "scaling": "how does the time of the structure search grow with transitions and contexts?",
 }
 # Those of README.md.

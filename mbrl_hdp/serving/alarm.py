@@ -33,7 +33,7 @@ def alarm_of(model: ContextModel) -> StepAlarm | None:
     """Return a new alarm for one stream; None where the model has no calibrated one."""
     if getattr(model, "novelty", None) is None:
         return None
-    made = model.novelty_alarm()  # type: ignore[operator]
+    made = model.novelty_alarm()
     return made if isinstance(made, StepAlarm) else None
 
 

@@ -189,11 +189,11 @@ def headline(records: list[CellRecord]) -> str:
         size: [is_right(branch) for eps in THRESHOLDS for branch in branches_of(records, size, eps)]
         for size in sizes_of(records)
     }
-    wrong = [f"{sum(found)} of {len(found)} at K={size}" for size, found in right.items() if not all(found)]
+    wrong = [f"K={size}: {sum(found)} of {len(found)}" for size, found in right.items() if not all(found)]
     size, eps = 10, 0.1
     mass = [third(branch) for branch in branches_of(records, size, eps)]
     first = f"third mass at K={size}, eps {eps:g}: {median(mass):.1e} / {PAPER[eps][size]:.1e}; " if mass else ""
-    return f"{first}two contexts in every run" + (f" but {', '.join(wrong)}" if wrong else "")
+    return f"{first}runs that keep the two contexts: all" + (f", but {', '.join(wrong)}" if wrong else "")
 
 
 STUDY = Study("table1", "Table 1: mass of the third context", cells, run_cell, page, resolve, headline=headline)
