@@ -1,4 +1,4 @@
-"""Load test of `mbrl-hdp serve` on the loopback: `python -m benchmarks.serve [--write] [--minutes 60]`.
+"""Load test of `mbrl-hdp serve` on the loopback: `python -m benchmarks.serve [--minutes 60]`.
 
 One process serves, this one sends. Three parts, each bounded in requests and seconds:
 
@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ from benchmarks.online import Percentiles, demo_model, percentiles
 from mbrl_hdp.serving.client import Client
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "serving.md"
-SOAK = Path(__file__).resolve().parents[1] / "docs" / "results" / "serving_soak.json"
+LOADS = PAGE.with_name("serving_loads.json")
+SOAK = PAGE.with_name("serving_soak.json")
 _OBS_DIM, _ACT_DIM = 4, 1
+_NUM_ROWS = 100  # of a stream, over and over: making many would keep the others waiting
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Load:
     seconds: float
     latency: Percentiles
     server_cpu_us: float
-    memory_kb: tuple[int, int]
+    memory_kb: Sequence[int]
 
     def row(self) -> str:
         """Return a row of the table."""
@@ -85,36 +88,48 @@ def _rows(count: int, seed: int) -> tuple[list[list[float]], list[list[float]]]:
     return (0.1 * rng.normal(size=(count, _OBS_DIM))).tolist(), rng.uniform(-1, 1, (count, _ACT_DIM)).tolist()
 
 
-def one_http_stream(server: ServerProcess, num_steps: int, hertz: float) -> Load:
+def one_http_stream(server: ServerProcess, num_steps: int, hertz: float, seconds: float) -> Load:
     obs, act = _rows(num_steps + 1, 0)
-    latency = np.empty(num_steps)
+    latency: list[float] = []
     with Client(server.url) as client:
         stream = client.open(obs[0])
         memory, cpu, begin = server.memory_kb(), server.cpu_seconds(), time.perf_counter()
         for t in range(num_steps):
-            while time.perf_counter() < begin + t / hertz:
-                time.sleep(1e-4)
+            time.sleep(max(0.0, begin + t / hertz - time.perf_counter()))
             sent = time.perf_counter()
+            if sent > begin + seconds:
+                break
             stream.step(obs[t + 1], act[t])
-            latency[t] = time.perf_counter() - sent
-        seconds = time.perf_counter() - begin
+            latency.append(time.perf_counter() - sent)
+        took, count = time.perf_counter() - begin, len(latency)
         stream.close()
-    used = 1e6 * (server.cpu_seconds() - cpu) / num_steps
+    used = 1e6 * (server.cpu_seconds() - cpu) / count
     name = f"1 stream, HTTP, paced at {hertz:g} Hz"
-    return Load(name, num_steps, seconds, percentiles(latency), used, (memory, server.memory_kb()))
+    return Load(name, count, took, percentiles(np.array(latency)), used, (memory, server.memory_kb()))
 
 
-async def _socket_stream(
-    socket: Any, names: list[str], num_steps: int, hertz: float | None, latency: list[float], seed: int
-) -> None:
+@dataclass(frozen=True)
+class Pace:
+    """How many steps a stream takes at most, for how long, and how often a second (None: as fast as answered)."""
+
+    num_steps: int
+    seconds: float
+    hertz: float | None = None
+
+
+async def _socket_stream(socket: Any, names: list[str], pace: Pace, latency: list[float], seed: int) -> None:
     """Step several streams over one socket, one message after the other."""
-    obs, act = _rows(num_steps + 1, seed)
-    begin = time.perf_counter()
-    for t in range(num_steps):
+    obs, act = _rows(_NUM_ROWS, seed)
+    begin, hertz = time.perf_counter(), pace.hertz
+    for t in range(pace.num_steps):
+        if time.perf_counter() > begin + pace.seconds:
+            break
         if hertz is not None:
             await asyncio.sleep(max(0.0, begin + t / hertz - time.perf_counter()))
         for name in names:
-            text = json.dumps({"op": "step", "stream": name, "obs": obs[t + 1], "act": act[t]})
+            text = json.dumps(
+                {"op": "step", "stream": name, "obs": obs[(t + 1) % _NUM_ROWS], "act": act[t % _NUM_ROWS]}
+            )
             sent = time.perf_counter()
             await socket.send_str(text)
             answer = json.loads((await socket.receive()).data)
@@ -123,9 +138,8 @@ async def _socket_stream(
                 raise RuntimeError(f"stream {name}: {answer}")
 
 
-async def sockets(
-    server: ServerProcess, num_sockets: int, streams_each: int, num_steps: int, hertz: float | None
-) -> Load:
+async def sockets(server: ServerProcess, num_sockets: int, streams_each: int, pace: Pace) -> Load:
+    """Step many streams over several WebSockets."""
     import aiohttp
 
     latency: list[float] = []
@@ -139,7 +153,7 @@ async def sockets(
                 names.append(json.loads((await socket.receive()).data)["stream"])
             opened.append((socket, names, number))
         memory, cpu, begin = server.memory_kb(), server.cpu_seconds(), time.perf_counter()
-        await asyncio.gather(*(_socket_stream(s, n, num_steps, hertz, latency, seed) for s, n, seed in opened))
+        await asyncio.gather(*(_socket_stream(s, n, pace, latency, seed) for s, n, seed in opened))
         seconds, used = time.perf_counter() - begin, server.cpu_seconds() - cpu
         after = server.memory_kb()
         for socket, names, _ in opened:
@@ -148,8 +162,8 @@ async def sockets(
                 await socket.receive()
             await socket.close()
     count = num_sockets * streams_each
-    pace = "as fast as answered" if hertz is None else f"paced at {hertz:g} Hz"
-    name = f"{count} stream{'s' * (count > 1)}, {num_sockets} WebSocket{'s' * (num_sockets > 1)}, {pace}"
+    how = "as fast as answered" if pace.hertz is None else f"paced at {pace.hertz:g} Hz"
+    name = f"{count} stream{'s' * (count > 1)}, {num_sockets} WebSocket{'s' * (num_sockets > 1)}, {how}"
     return Load(name, len(latency), seconds, percentiles(np.array(latency)), 1e6 * used / len(latency), (memory, after))
 
 
@@ -212,11 +226,11 @@ def _soak_words(
     }
 
 
-def page(loads: list[Load], soaked: dict[str, Any] | None, load_average: tuple[float, ...]) -> str:
+def page(loads: list[Load], soaked: dict[str, Any] | None, load_average: Sequence[float]) -> str:
     lines = [
         "# Serving: load on the loopback",
         "",
-        "Written by `python -m benchmarks.serve --write`. Model: cart-pole, two contexts, compiled filter, and a SAC",
+        "Written by `python -m benchmarks.serve`. Model: cart-pole, two contexts, compiled filter, and a SAC",
         "policy; every answer holds belief, filtered distribution, evidence and action. Server and client share",
         f"{os.cpu_count()} cores that other programs kept busy (load average {load_average[0]:.1f}): upper percentiles",
         "are those of waiting for a core, twice a request. The server's processor time per step is what a step costs.",
@@ -235,7 +249,7 @@ def _soak_lines(found: dict[str, Any]) -> list[str]:
     return [
         f"## Soak of {found['minutes']:g} minutes",
         "",
-        f"Written by `python -m benchmarks.serve --minutes {found['minutes']:g} --only-soak --write`: "
+        f"Written by `python -m benchmarks.serve --minutes {found['minutes']:g} --only-soak`: "
         f"{found['num_streams']} streams over HTTP, {found['num_steps']:,} steps; in every sweep one stream is closed",
         f"and opened anew and one request is bad ({found['num_refused']:,} were refused, no stream was lost).",
         "",
@@ -248,34 +262,50 @@ def _soak_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of each paced part (default 60)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="minutes of the soak (default: none)")
-    parser.add_argument("--only-soak", action="store_true", help="leave out the other parts")
-    parser.add_argument("--write", action="store_true", help="write docs/results/serving.md")
-    options = parser.parse_args()
-    loads: list[Load] = []
+def run_loads(server: ServerProcess, seconds: float) -> list[Load]:
+    """Run the three bounded parts."""
+    count = int(1000 * seconds)
+    return [
+        one_http_stream(server, count, 1000.0, seconds),
+        asyncio.run(sockets(server, 1, 1, Pace(count, seconds, 1000.0))),
+        asyncio.run(sockets(server, 10, 10, Pace(count, seconds))),
+    ]
+
+
+def run(options: argparse.Namespace) -> None:
+    """Serve a model, run the parts that were asked for and keep what they measured."""
     with tempfile.TemporaryDirectory() as name:
         demo_model(Path(name), with_policy=True)
         server = ServerProcess(Path(name))
         try:
             if not options.only_soak:
-                count = int(1000 * options.seconds)
-                loads.append(one_http_stream(server, count, 1000.0))
-                loads.append(asyncio.run(sockets(server, 1, 1, count, 1000.0)))
-                loads.append(asyncio.run(sockets(server, 10, 10, int(10 * options.seconds), None)))
-            soaked = soak(server, options.minutes) if options.minutes else None
+                loads = [asdict(load) for load in run_loads(server, options.seconds)]
+                LOADS.write_text(json.dumps({"loads": loads, "load_average": os.getloadavg()}, indent=2) + "\n")
+            if options.minutes:
+                SOAK.write_text(json.dumps(soak(server, options.minutes), indent=2) + "\n")
         finally:
             server.end()
-    if soaked is not None and options.write:
-        SOAK.write_text(json.dumps(soaked, indent=2) + "\n")
-    if soaked is None and SOAK.is_file():
-        soaked = json.loads(SOAK.read_text())
-    text = page(loads, soaked, os.getloadavg())
-    print(text)
-    if options.write and loads:
-        PAGE.write_text(text)
+
+
+def stored_page() -> str:
+    """Return the page of what was measured last."""
+    found = json.loads(LOADS.read_text()) if LOADS.is_file() else {"loads": [], "load_average": [float("nan")]}
+    loads = [Load(**{**words, "latency": Percentiles(**words["latency"])}) for words in found["loads"]]
+    return page(loads, json.loads(SOAK.read_text()) if SOAK.is_file() else None, found["load_average"])
+
+
+def main() -> int:
+    """Run and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of each part (default 60)")
+    parser.add_argument("--minutes", type=float, default=0.0, help="minutes of the soak (default: none)")
+    parser.add_argument("--only-soak", action="store_true", help="leave out the other parts")
+    parser.add_argument("--page", action="store_true", help="only write the page from what was measured last")
+    options = parser.parse_args()
+    if not options.page:
+        run(options)
+    PAGE.write_text(stored_page())
+    print(PAGE.read_text())
     return 0
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mbrl_hdp.experiments.sweep import JobOutcome
 
 _FIT_WORDS = (
-    "a .csv (.tsv, .txt), .npz or parquet file, a folder of parquet files or minari:ID, then settings, as in "
-    "time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 dynamics=linear out=DIR"
+    "a .csv (.tsv, .txt, .csv.gz, ...), .npz or parquet file, a folder of them, a pattern in quotes ('runs/*.csv') or "
+    "minari:ID, then settings, as in time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 out=DIR"
 )
 
 _TRAIN_HELP = """usage: mbrl-hdp train [key=value ...] [-m] [--cfg job] [--config-dir FOLDER] [--no-report]
@@ -133,6 +133,8 @@ def fit(words: list[str]) -> int:
     names = Names.of(outcome.log)
     has_page = not options.no_report
     print(write_fit_report(outcome.model, outcome.analysis, job.out, names, outcome.log, has_page))
+    for remark in outcome.remarks:
+        print(remark)
     return 0
 
 
@@ -140,11 +142,13 @@ def label(words: list[str]) -> int:
     """Return the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
     parser = _parser("label", label)
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
-    parser.add_argument("data", metavar="DATA", help=".csv, .npz or parquet file, or minari:ID")
+    parser.add_argument("data", metavar="DATA", help="file, folder or pattern, as for `mbrl-hdp fit`")
     parser.add_argument(
         "words", nargs="*", metavar="key=value", help="what differs from the fit's data, as in allow_missing=true"
     )
     parser.add_argument("-o", "--out", default="labels.csv", help="CSV file to write (default: labels.csv)")
+    alarm = "steps between false novelty alarms, where the model has an alarm (default 100000; docs/novelty.md)"
+    parser.add_argument("--false-alarms-per", type=float, default=100_000, metavar="STEPS", help=alarm)
     parser.add_argument("--allow-missing", action="store_true", help=argparse.SUPPRESS)  # now allow_missing=true
     options = parser.parse_intermixed_args(words)
     from mbrl_hdp.runtime import configure
@@ -153,7 +157,7 @@ def label(words: list[str]) -> int:
     from mbrl_hdp.experiments.label_command import label_file
 
     words = [*options.words, *(["allow_missing=true"] if options.allow_missing else [])]
-    print(label_file(options.model, options.data, options.out, words))
+    print(label_file(options.model, options.data, options.out, words, options.false_alarms_per))
     return 0
 
 
@@ -232,9 +236,11 @@ def _check_target(flag: str, path: Path, suffix: str, what: str) -> None:
 
 
 def report(words: list[str]) -> int:
-    """Write one HTML file that opens offline, for a fit, a run, several runs or a sweep; --live follows a training."""
+    """Write one HTML file that opens offline: a fit, a run, several runs, a sweep, studies; --live follows a run."""
     parser = _parser("report", report)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="folder of a fit or a run, several runs, or a sweep")
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="folder of a fit, a run, several runs, a sweep, studies"
+    )
     parser.add_argument("-o", "--out", metavar="FILE.html", help="file to write (default: PATH/report.html)")
     parser.add_argument("--animate", action="store_true", help="play an episode of the run and show it, animated")
     parser.add_argument("--trust", action="store_true", help="with --animate: let it import what its settings name")
@@ -370,10 +376,16 @@ def reproduce(words: list[str]) -> int:
         "--on", default="local", choices=["local", "ray"], help="run the cells on this machine or on a Ray cluster"
     )
     parser.add_argument("--budget", metavar="90m", help="start no cell that would not end within this time (s, m, h)")
-    parser.add_argument("--quick", action="store_true", help="tiny cells, to see that it works")
+    parser.add_argument(
+        "--profile", choices=["full", "smoke"], default="full", help="smoke: tiny cells, to see that it works"
+    )
+    parser.add_argument("--quick", action="store_const", const="smoke", dest="profile", help=argparse.SUPPRESS)
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
+    parser.add_argument(
+        "--readme", action="store_true", help="write the tables of README.md and docs/results/README.md anew"
+    )
     options = parser.parse_args(words)
-    if options.name is None and not (options.stale or options.list):
+    if options.name is None and not (options.stale or options.list or options.readme):
         raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`; --list shows them")
     from mbrl_hdp.runtime import configure
 
@@ -387,11 +399,13 @@ def reproduce(words: list[str]) -> int:
 
         print_table("Studies", ["study", "cells", "max_contexts", "title"], listing())
         return 0
+    if options.readme and options.name is None:
+        return _write_readme(Path(options.out))
 
     asked = ReproduceOptions(
         options.seeds,
         options.jobs,
-        options.quick,
+        options.profile == "smoke",
         Path(options.out),
         options.sizes,
         options.page,
@@ -409,6 +423,15 @@ def reproduce(words: list[str]) -> int:
 
             save_drawings(page.drawings, page.path.parent / FIGURES)
         print(page.path)
+    return _write_readme(Path(options.out)) if options.readme else 0
+
+
+def _write_readme(folder: Path) -> int:
+    """Write the tables of all studies; README.md is that of the folder above docs/results."""
+    from mbrl_hdp.experiments.overview import write_tables
+
+    for path in write_tables(folder, folder.absolute().parents[1]):
+        print(path)
     return 0
 
 

@@ -28,7 +28,7 @@ class _Numbers(NamedTuple):
     layout: Array
     kind: Array
     column: Array
-    index: Array
+    products: Array
     number: Array
     centre: Array
     inverse_scale: Array
@@ -131,7 +131,7 @@ def _is_close(found: list[Array], wanted: Float[np.ndarray, "steps n"]) -> bool:
 def _numbers(table: DensityTable) -> _Numbers:
     terms, none = table.terms, np.zeros((0, 0, 0))
     sizes = [len(terms.index), *(bias.shape[1] for bias in table.biases)]
-    return _Numbers(
+    parts: list[Array] = [
         np.array([table.body_width, table.num_bodies, table.num_varying], np.int64),
         *(np.ascontiguousarray(part, np.int64) for part in (terms.kind, terms.column, terms.index)),
         *(_real(part) for part in (terms.number, terms.centre, terms.inverse_scale)),
@@ -145,7 +145,8 @@ def _numbers(table: DensityTable) -> _Numbers:
         none if table.whitening is None else _real(table.whitening),
         none if table.factor is None else _real(table.factor),
         none.ravel() if table.half is None else _real(table.half),
-    )
+    ]
+    return _Numbers(*parts)
 
 
 def _real(values: Any) -> Array:
@@ -175,10 +176,10 @@ def _evaluate_terms(obs, act, body, table, factors, terms):
                 value = 0.0 if value < 0.0 else value  # a missing value stays one
         factors[f] = value
     factors[num_factors] = 1.0
-    for d in range(table.index.shape[0]):
+    for d in range(table.products.shape[0]):
         product = 1.0
-        for p in range(table.index.shape[1]):
-            product *= factors[table.index[d, p]]
+        for p in range(table.products.shape[1]):
+            product *= factors[table.products[d, p]]
         terms[d] = (product - table.term_centre[d]) * table.term_inverse[d]
 
 

@@ -216,7 +216,10 @@ class Server:
         return socket
 
     async def _answer_message(self, text: str) -> Answer:
-        """Answer a message {op, stream, obs, act, id}; whatever is wrong concerns this message alone."""
+        """Answer a message {op, stream, obs, act, id}; whatever is wrong concerns this message alone.
+
+        `id`, a number or a word, comes back in the answer.
+        """
         words: Mapping[str, Any] = {}
         try:
             words = _parse(text)
@@ -228,7 +231,7 @@ class Server:
         except Exception:  # noqa: BLE001 - a bug of ours must not end the other streams
             traceback.print_exc()
             answer = {"error": "this message failed in the server; its log has the details", "status": 500}
-        return answer | ({"id": words["id"]} if "id" in words else {})
+        return answer | ({"id": words["id"]} if isinstance(words.get("id"), str | int) else {})
 
     async def _operate(self, words: Mapping[str, Any]) -> Answer:
         verb, name = words.get("op"), words.get("stream")
@@ -255,7 +258,7 @@ def info(served: Served, options: ServeOptions) -> Answer:
         "stationary": None if model is None else model.stationary.tolist(),
         "agent": agent,
         "has_action": served.policy is not None or served.agent is not None,
-        "has_alarm": getattr(model, "novelty", None) is not None,
+        "has_alarm": model is not None and model.novelty is not None,
         "max_streams": options.limits.max_streams,
         "idle_seconds": options.limits.idle_seconds,
         "max_bytes": options.max_bytes,
@@ -278,7 +281,7 @@ def serve(served: Served, options: ServeOptions) -> int:
         await server.start()
         print(_greeting(server), flush=True)
         await server.run(stop)
-        saved = f"; {len(server.streams)} streams are in {options.state}" if options.state else ""
+        saved = f"; streams saved in {options.state}: {len(server.streams)}" if options.state else ""
         print(f"ended after {server.streams.num_steps} steps{saved}", flush=True)
 
     asyncio.run(main())

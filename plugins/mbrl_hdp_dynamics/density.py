@@ -70,7 +70,9 @@ def _network_terms(layout: step.StepLayout, scaler: Any) -> TermArrays:
     return TermArrays(
         np.array([_KINDS[kind] for kind, _ in layout.features]),
         np.array([column + (layout.body_width if kind in acts else 0) for kind, column in layout.features]),
-        *(np.full(count, value) for value in (1.0, 0.0, 1.0)),
+        np.ones(count),
+        np.zeros(count),
+        np.ones(count),
         np.array(index),
         _double(scaler.centre),
         _double(scaler.inverse_scale),

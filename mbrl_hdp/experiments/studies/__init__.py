@@ -18,9 +18,13 @@ _STUDIES = {
     "small_data": "small_data",
     "soft": "soft",
     "chain_bias": "chain_bias",
+    "durations": "durations",
     "recipes": "recipes",
     "resultA": "result_a",
     "resultB": "result_b",
+    "resultC": "result_c",
+    "sample_efficiency": "sample_efficiency",
+    "rnn_variants": "rnn_variants",
     "merging": "merging",
     "nonmarkov": "assumptions:NONMARKOV",
     "statedependent": "assumptions:STATEDEPENDENT",
@@ -36,6 +40,10 @@ _STUDIES = {
     "scaling": "scaling",
     "twelve_fit": "twelve_fit",
     "twelve_auto": "twelve_auto",
+    "novelty": "novelty",
+    "sbc": "sbc",
+    "belief_reliability": "belief_reliability",
+    "settings": "settings_page",
 }
 
 
