@@ -34,6 +34,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "serving.md"
 LOADS = PAGE.with_name("serving_loads.json")
 SOAK = PAGE.with_name("serving_soak.json")
 _OBS_DIM, _ACT_DIM = 4, 1
+_NUM_ROWS = 100  # of a stream, over and over: making many would keep the others waiting
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Pace:
 
 async def _socket_stream(socket: Any, names: list[str], pace: Pace, latency: list[float], seed: int) -> None:
     """Step several streams over one socket, one message after the other."""
-    obs, act = _rows(pace.num_steps + 1, seed)
+    obs, act = _rows(_NUM_ROWS, seed)
     begin, hertz = time.perf_counter(), pace.hertz
     for t in range(pace.num_steps):
         if time.perf_counter() > begin + pace.seconds:
@@ -126,7 +127,9 @@ async def _socket_stream(socket: Any, names: list[str], pace: Pace, latency: lis
         if hertz is not None:
             await asyncio.sleep(max(0.0, begin + t / hertz - time.perf_counter()))
         for name in names:
-            text = json.dumps({"op": "step", "stream": name, "obs": obs[t + 1], "act": act[t]})
+            text = json.dumps(
+                {"op": "step", "stream": name, "obs": obs[(t + 1) % _NUM_ROWS], "act": act[t % _NUM_ROWS]}
+            )
             sent = time.perf_counter()
             await socket.send_str(text)
             answer = json.loads((await socket.receive()).data)

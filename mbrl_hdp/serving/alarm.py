@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
+from mbrl_hdp.inference.alarm import NoveltyAlarm
 from mbrl_hdp.inference.model import ContextModel
 
 
-@runtime_checkable
-class StepAlarm(Protocol):
-    """A sequential test that is fed with the log-likelihood of every step in every context.
-
-    Attributes:
-        evidence: evidence that no known context explains the last steps.
-        false_alarms_per: steps between two false alarms, on average, at least; evidence this high raises the alarm.
-    """
-
-    evidence: float
-    false_alarms_per: float
-
-    def begin_episode(self) -> None:
-        """Begin an episode."""
-
-    def update(self, log_lik: Float[np.ndarray, " k"]) -> bool:
-        """Take a step; return whether it raises an alarm."""
-
-
-def alarm_of(model: ContextModel) -> StepAlarm | None:
+def alarm_of(model: ContextModel) -> NoveltyAlarm | None:
     """Return a new alarm for one stream; None where the model has no calibrated one."""
-    if getattr(model, "novelty", None) is None:
-        return None
-    made = model.novelty_alarm()
-    return made if isinstance(made, StepAlarm) else None
+    return None if model.novelty is None else model.novelty_alarm()
 
 
-def alarm_words(alarm: StepAlarm | None, is_raised: bool) -> dict[str, Any] | None:
-    """Return the alarm of an answer: whether this step raised it, the evidence and where it is raised."""
+def alarm_words(alarm: NoveltyAlarm | None, is_raised: bool) -> dict[str, Any] | None:
+    """Return the alarm of an answer: whether this step raised it, and how far the evidence has come (1: alarm)."""
     if alarm is None:
         return None
-    return {"is_raised": is_raised, "evidence": float(alarm.evidence), "threshold": float(alarm.false_alarms_per)}
+    return {"is_raised": is_raised, "share": alarm.share, "false_alarms_per": alarm.false_alarms_per}

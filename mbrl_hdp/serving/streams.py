@@ -15,8 +15,9 @@ from jaxtyping import Float
 
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.errors import CheckpointError, DataError, MbrlHdpError, short
+from mbrl_hdp.inference.alarm import NoveltyAlarm
 from mbrl_hdp.inference.online import OnlineFilter
-from mbrl_hdp.serving.alarm import StepAlarm, alarm_of, alarm_words
+from mbrl_hdp.serving.alarm import alarm_of, alarm_words
 from mbrl_hdp.serving.loading import Actor, Served
 
 Vector = Float[np.ndarray, " n"]
@@ -58,7 +59,7 @@ class _Stream:
     name: str
     filter: OnlineFilter | None
     actor: Actor | None
-    alarm: StepAlarm | None
+    alarm: NoveltyAlarm | None
     obs: Vector
     seen_at: float
     num_steps: int = 0
@@ -139,14 +140,14 @@ class Streams:
         stream = self._find(name)
         act = self._act(stream, words)
         obs = self._row(words, "obs", self.served.obs_dim, may_miss=True)
-        packed = self._packed(stream)
+        packed, before = self._packed(stream), stream.obs
         if stream.filter is not None:
             stream.filter.update(act, obs)
         stream.obs = obs
         stream.num_steps += 1
         self.num_steps += 1
         if stream.alarm is not None and stream.filter is not None:
-            stream.is_raised = bool(stream.alarm.update(stream.filter.log_lik))
+            stream.is_raised = stream.alarm.update(before, act, stream.filter.log_lik)
         stream.notes = []
         self._choose(stream, packed, act)
         return self._answer(stream)

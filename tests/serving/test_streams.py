@@ -7,11 +7,13 @@ import pytest
 from gymnasium.spaces import Box
 
 from mbrl_hdp.belief.codec import BeliefCodec
+from mbrl_hdp.belief.novelty import NullTable
 from mbrl_hdp.control.agent import AgentTask, Epoch
 from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.tracker import BeliefTracker
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError, StepError
+from mbrl_hdp.inference.alarm import NoveltyAlarm, NoveltyCalibration
 from mbrl_hdp.serving import streams as module
 from mbrl_hdp.serving.loading import Served
 from mbrl_hdp.serving.streams import Limits, RefusedError, Streams
@@ -189,34 +191,22 @@ def test_saved_streams_of_another_model_are_refused(served, tmp_path, make_model
             strange.restore(damaged)
 
 
-class CountingAlarm:
-    """Raised at every third step; a real object of the protocol."""
-
-    false_alarms_per = 3.0
-
-    def __init__(self):
-        self.evidence = 0.0
-
-    def begin_episode(self):
-        self.evidence = 0.0
-
-    def update(self, log_lik):
-        assert log_lik.shape == (2,)
-        self.evidence += 1.0
-        return self.evidence >= 3.0
-
-
 def test_an_alarm_is_fed_step_by_step(served, monkeypatch):
-    monkeypatch.setattr(module, "alarm_of", lambda model: CountingAlarm())
-    streams = Streams(served)
+    """Every step is at level 1, whose factors are 2 / 1.5 and 4 / 2.5: evidence 1.47, 3.64, 6.87, by hand."""
     obs, act = rows(6)
+    width = obs.shape[-1] + act.shape[-1]
+    table = NullTable([-1e9], [[0.5]] * 6, 10.0, 0.0, 0.0, 1000, 0.95)
+    calibration = NoveltyCalibration([0.0, 0.0], [-1e9] * width, [1e9] * width, table)
+    monkeypatch.setattr(module, "alarm_of", lambda model: NoveltyAlarm(calibration, 5.0))
+    streams = Streams(served)
     streams.open({"stream": "a", "obs": obs[0].tolist()})
     alarms = [streams.step("a", {"obs": obs[t + 1].tolist(), "act": act[t].tolist()})["alarm"] for t in range(3)]
     assert [alarm["is_raised"] for alarm in alarms] == [False, False, True]
-    assert alarms[1] == {"is_raised": False, "evidence": 2.0, "threshold": 3.0}
-    assert streams.reset("a", {"obs": obs[0].tolist()})["alarm"] == {
-        "is_raised": False, "evidence": 0.0, "threshold": 3.0,
-    }  # fmt: skip
+    second = ((4 / 3 + 1) * 4 / 3 + (1.6 + 1) * 1.6) / 2
+    assert alarms[1] == pytest.approx(
+        {"is_raised": False, "share": np.log(second) / np.log(5.0), "false_alarms_per": 5.0}
+    )
+    assert streams.reset("a", {"obs": obs[0].tolist()})["alarm"]["is_raised"] is False
 
 
 class Planner:
