@@ -53,7 +53,7 @@ docs: $(STAMP) ## the pages and the API reference as a site, in site/ (installs 
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open site/index.html or site/api/library/index.html"
 
-extras: $(STAMP) ## install Ray, Minari and the trackers into .venv (0.5 GB), so that their tests run
+extras: $(STAMP) ## install Ray, Minari, ONNX and the trackers into .venv, so that their tests run
 	@$(PIP) install --no-deps -r requirements-ray.lock
 	@$(PIP) install --no-deps -r requirements-extras.lock
 

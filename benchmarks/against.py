@@ -5,8 +5,9 @@
 
 Each checkout runs in a process of its own with its own `benchmarks/`; the two run by turns, a quarter of a second each
 (the other is stopped meanwhile), so that a busy machine slows both alike. Ratios are here / there: 1.03 is 3 % slower.
-`--quick` takes a tenth of the steps, updates and actions; `--write` records the table in docs/results/against.md. The
-exit code is 1 if a ratio is above the limit.
+`--quick` takes a tenth of the steps, updates and actions; `--write` records the rows in docs/results/against.md, each
+with its commit; with `--only` the other rows stay as they were measured. The exit code is 1 if a ratio is above the
+limit.
 """
 
 from __future__ import annotations
@@ -148,41 +149,46 @@ def main() -> int:
     words = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that no stopped worker is left behind
     share = 0.1 if words.quick else 1.0
-    lines = ["| what | here, s | there, s | ratio of medians | ratio of each pair |", "|" + " --- |" * 5]
-    worst = 0.0
+    commit, rows, worst = _commit(HERE), {}, 0.0
     for name in words.only:
         pairs = measure(name, words.folder.resolve(), words.rounds, share)
         here, there = (median(times) for times in zip(*pairs, strict=True))
         worst = max(worst, here / there)
         each = ", ".join(f"{mine / theirs:.3f}" for mine, theirs in pairs)
         what = JOBS[name][1] + (", a tenth of it" if words.quick else "")
-        lines.append(f"| {what} | {here:.2f} | {there:.2f} | {here / there:.3f} | {each} |")
-        print(lines[-1], flush=True)
+        rows[what] = f"| {what} | {commit} | {here:.2f} | {there:.2f} | {here / there:.3f} | {each} |"
+        print(rows[what], flush=True)
     if words.write:
-        _write(words.folder, lines)
+        _write(words.folder, rows)
     return 0 if worst <= LIMIT else 1
 
 
-def _write(folder: Path, lines: list[str]) -> None:
-    commits = [
-        subprocess.run(
-            ["git", "-C", str(each), "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True
-        ).stdout.strip()
-        for each in (HERE, folder)
-    ]
+def _commit(folder: Path) -> str:
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _write(folder: Path, rows: dict[str, str]) -> None:
+    """Write the page; rows that were not measured now stay."""
+    page = HERE / "docs" / "results" / "against.md"
+    old = page.read_text().splitlines() if page.exists() else []
+    stored = {line.split(" | ")[0].removeprefix("| "): line for line in old if line.startswith("| ")}
+    known = {what: rows.get(what, stored.get(what)) for _, what in JOBS.values()} | rows
+    lines = ["| what | commit | here, s | there, s | ratio of medians | ratio of each pair |", "|" + " --- |" * 6]
+    lines += [row for row in known.values() if row is not None]
     text = [
         "# Speed against an earlier commit",
         "",
-        f"Written by `python -m benchmarks.against FOLDER --write` at commit {commits[0]}, FOLDER a checkout of",
-        f"{commits[1]}; do not edit. Processor seconds of one thread, medians over the pairs; the two checkouts run by",
-        f"turns of {SLICE_S} s. Ratios are here / there; the limit is {LIMIT}.",
+        f"Written by `python -m benchmarks.against FOLDER --write`, FOLDER a checkout of {_commit(folder)}; do not",
+        "edit. Every row names the commit that was measured. Processor seconds of one thread, medians over the pairs;",
+        f"the two checkouts run by turns of {SLICE_S} s. Ratios are here / there; the limit is {LIMIT}.",
         "",
         f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores.",
         "",
         *lines,
         "",
     ]
-    (HERE / "docs" / "results" / "against.md").write_text("\n".join(text))
+    page.write_text("\n".join(text))
 
 
 if __name__ == "__main__":

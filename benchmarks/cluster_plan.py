@@ -90,7 +90,12 @@ def _median(outcomes: Sequence[Outcome], name: str) -> float:
 
 
 COLUMNS = (
-    *("cluster", "hours until the last cell (median, 5 to 95 %)", "core hours of work", "core hours paid"),
+    *(
+        "cluster",
+        "hours until the last cell (median, 5 to 95 %)",
+        "core hours at work (waiting for the store included)",
+        "core hours paid",
+    ),
     *("deaths of workers", "work lost", "store busy", "longest wait for the store, s"),
 )
 

@@ -41,10 +41,17 @@ _SETTINGS = {"OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "
 
 @dataclass
 class Survey:
-    """What tests cost and call: `seconds` by test, `callers` by function `path::qualified.name`."""
+    """What tests cost and call.
+
+    Attributes:
+        seconds: CPU seconds by test.
+        callers: tests by function `path::qualified.name`.
+        reached: fingerprints of the files that have one of these functions; while they hold, so does the survey.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     callers: dict[str, list[str]] = field(default_factory=dict)
+    reached: dict[str, str] = field(default_factory=dict)
 
     def order(self, function: str) -> list[str]:
         """Return the tests for a mutant of this function, in the order to run them.
@@ -154,22 +161,21 @@ class Workshop:
     """A copy of the repository that tests and mutants run in.
 
     Args:
-        folder: where the copy, the cache of compiled code and the surveys live. Surveys are used again as long as the
-            packages (their prose aside) and the test file are the same.
+        folder: where the copy, the cache of compiled code and the surveys live. A survey is used again as long as its
+            test file and the product files that its tests call (their prose aside) are the same. What else may decide
+            a test, a constant of another file, is not seen there: see `is_fair`.
         tests: files and folders of tests.
     """
 
     def __init__(self, folder: Path, tests: tuple[str, ...]) -> None:
         self.copy, self.cache, self.surveys = folder / "copy", folder / "numba", folder / "surveys"
         self.num_runs = 0
-        mark, product = folder / "product", _code_fingerprint()
-        if not mark.exists() or mark.read_text() != product:
-            shutil.rmtree(folder, ignore_errors=True)
+        self.fair: dict[str, bool] = {}
         shutil.rmtree(self.copy, ignore_errors=True)
         shutil.copytree(ROOT, self.copy, ignore=shutil.ignore_patterns(*_NOT_COPIED))
         self.cache.mkdir(exist_ok=True)
         self.surveys.mkdir(exist_ok=True)
-        mark.write_text(product)
+        self._drop_old_kernels(folder / "product.json")
         os.environ.update(_SETTINGS)
         os.environ["PYTHONPATH"] = os.pathsep.join((str(self.copy), str(self.copy / "plugins")))
         self._load_libraries(tests)
@@ -190,14 +196,47 @@ class Workshop:
         if file in self.known:
             return
         place = self.surveys / f"{Path(file).stem}-{_fingerprint((file, *CONFTESTS), self.copy)}.json"
-        if not place.exists():
+        if not place.exists() or not self._holds(place):
             print(f"running {file} without a mutant ...", flush=True)
             result = self._fork(lambda: self._record(file, place), self.cache, 3600.0)
             if result.status != "survived":
                 raise SystemExit(f"{file} fails without any mutant; mend it first:\n{result.log[-3000:]}")
             for test in re.findall(r"^LEFT OUT (.+)$", result.log, re.MULTILINE):
                 print(f"left out, because it fails without a mutant: {test}", flush=True)
+            self.fair |= {test.partition("[")[0]: True for test in json.loads(place.read_text())["seconds"]}
         self.known[file] = Survey(**json.loads(place.read_text()))
+
+    def _holds(self, place: Path) -> bool:
+        """Return whether the files that a stored survey's tests call are the same."""
+        reached = json.loads(place.read_text()).get("reached", {})
+        return bool(reached) and reached == _hashes(list(reached), self.copy)
+
+    def is_fair(self, killer: str) -> bool:
+        """Return whether the test that a mutant died of passes without it; if not, its file is surveyed anew.
+
+        A test of a survey of this run has passed; one of a stored survey runs once more.
+        """
+        test = killer.partition("[")[0]
+        file = test.partition("::")[0]
+        if test not in self.fair and file in self.known:
+            work = lambda: int(pytest.main(["-q", test]))  # noqa: E731
+            self.fair[test] = self._fork(work, self.cache, 3600.0).status == "survived"
+            if not self.fair[test]:
+                del self.known[file]
+                for place in self.surveys.glob(f"{Path(file).stem}-*.json"):
+                    place.unlink()
+        return self.fair.get(test, True)
+
+    def _drop_old_kernels(self, mark: Path) -> None:
+        """Drop compiled code that a changed file has a part in; the product's fingerprints of last time are in mark."""
+        old = json.loads(mark.read_text()) if mark.exists() else {}
+        new = _hashes(_product_files(), ROOT)
+        changed = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
+        cold = {Path(kernel).stem for kernel in kernel_files() if imported_files(kernel) & changed}
+        for file in self.cache.rglob("*.nb?"):
+            if file.name.split(".")[0] in cold:
+                file.unlink()
+        mark.write_text(json.dumps(new))
 
     def _record(self, file: str, place: Path) -> int:
         recorder = Recorder(self.copy)
@@ -205,6 +244,8 @@ class Workshop:
         survey = recorder.finish()
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not survey.seconds:
             return 1
+        files = sorted({function.split("::")[0] for function in survey.callers})
+        survey.reached = _hashes([file for file in files if file.startswith(PRODUCT)], self.copy)
         place.write_text(json.dumps(vars(survey)))
         return 0
 
@@ -354,8 +395,7 @@ def _around(node: ast.AST, line: int) -> ast.AST | None:
 
 def kernel_files() -> list[str]:
     """Return the files that compile functions."""
-    files = [file for package in PRODUCT for file in (ROOT / package).rglob("*.py")]
-    return [file.relative_to(ROOT).as_posix() for file in files if "import compiled\n" in file.read_text()]
+    return [file for file in _product_files() if "import compiled\n" in (ROOT / file).read_text()]
 
 
 def imported_files(path: str) -> set[str]:
@@ -387,11 +427,13 @@ def _test_files(tests: tuple[str, ...], root: Path) -> list[str]:
     return [file.relative_to(root).as_posix() for file in files]
 
 
-def _code_fingerprint() -> str:
-    """Return a fingerprint of the product without its prose: a docstring costs no survey."""
-    files = [file for package in PRODUCT for file in sorted((ROOT / package).rglob("*.py"))]
-    text = "\n".join(f"{file.relative_to(ROOT)} {hash_of(file.read_text())}" for file in files)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _product_files() -> list[str]:
+    return [file.relative_to(ROOT).as_posix() for package in PRODUCT for file in sorted((ROOT / package).rglob("*.py"))]
+
+
+def _hashes(files: list[str], root: Path) -> dict[str, str]:
+    """Return fingerprints of files without their prose, by path; a file that is gone has an empty one."""
+    return {file: hash_of((root / file).read_text())[:12] if (root / file).exists() else "" for file in files}
 
 
 def _fingerprint(places: tuple[str, ...], root: Path) -> str:

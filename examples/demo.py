@@ -13,11 +13,16 @@ import shutil
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from mbrl_hdp import collect
 from mbrl_hdp.cli import main as mbrl_hdp
 from mbrl_hdp.envs.batch import BatchSwitchingEnv
 from mbrl_hdp.envs.cartpole import CartPolePhysics
 
+NAMES = {"obs_0": "position", "obs_1": "speed", "obs_2": "angle", "obs_3": "turning", "act_0": "force"}
+CONTEXT_WORDS = ("working", "reversed")
+ROLES = ("obs=[position,speed,angle,turning]", "act=[force]")
 SETTINGS = ("dynamics=cartpole", "max_contexts=10")
 BUDGET = ("fit.num_steps=300", "fit.polish_steps=200", "fit.num_restarts=2", "fit.batch_size=50")
 CONTROL = ("env=cartpole_hard", "agent=c_cem", "seed=0")
@@ -27,10 +32,13 @@ TRUE_CONTEXTS = 2
 def learn_contexts(out: Path, num_episodes: int, extra: list[str]) -> int:
     """Log cart-pole, fit, and write figures and summary; return the exit code."""
     out.mkdir(parents=True, exist_ok=True)
-    log = out / "cartpole.npz"
+    log = out / "cartpole.csv"
     env = BatchSwitchingEnv(CartPolePhysics(), [{"actuation": 1.0}, {"actuation": -1.0}], num_envs=num_episodes)
     collect(env, num_episodes=num_episodes, seed=0, progress=False).save(log)
-    words = ["fit", str(log), *SETTINGS, *BUDGET, f"out={out}", *extra]
+    table = pd.read_csv(log).rename(columns=NAMES)
+    table["context"] = table["context"].map(dict(enumerate(CONTEXT_WORDS)))
+    table.to_csv(log, index=False)
+    words = ["fit", str(log), *ROLES, *SETTINGS, *BUDGET, f"out={out}", "overwrite=true", *extra]
     print(f"1. Learning cart-pole's contexts from {num_episodes} logged episodes of random actions:\n")
     print(f"    $ mbrl-hdp {' '.join(words)}\n", flush=True)
     code = mbrl_hdp(words)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mbrl_hdp.experiments.sweep import JobOutcome
 
 _FIT_WORDS = (
-    "a .csv (.tsv, .txt), .npz or parquet file, a folder of parquet files or minari:ID, then settings, as in "
-    "time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 dynamics=linear out=DIR"
+    "a .csv (.tsv, .txt, .csv.gz, ...), .npz or parquet file, a folder of them, a pattern in quotes ('runs/*.csv') or "
+    "minari:ID, then settings, as in time=stamp obs=[temp,flow] act=[valve] ignore=[*] max_contexts=10 out=DIR"
 )
 
 _TRAIN_HELP = """usage: mbrl-hdp train [key=value ...] [-m] [--cfg job] [--config-dir FOLDER] [--no-report]
@@ -133,6 +133,8 @@ def fit(words: list[str]) -> int:
     names = Names.of(outcome.log)
     has_page = not options.no_report
     print(write_fit_report(outcome.model, outcome.analysis, job.out, names, outcome.log, has_page))
+    for remark in outcome.remarks:
+        print(remark)
     return 0
 
 
@@ -140,11 +142,13 @@ def label(words: list[str]) -> int:
     """Return the context of every step of a data file by a model that `fit` wrote: label DIR DATA -o labels.csv."""
     parser = _parser("label", label)
     parser.add_argument("model", metavar="DIR", help="folder that `mbrl-hdp fit ... out=DIR` wrote")
-    parser.add_argument("data", metavar="DATA", help=".csv, .npz or parquet file, or minari:ID")
+    parser.add_argument("data", metavar="DATA", help="file, folder or pattern, as for `mbrl-hdp fit`")
     parser.add_argument(
         "words", nargs="*", metavar="key=value", help="what differs from the fit's data, as in allow_missing=true"
     )
     parser.add_argument("-o", "--out", default="labels.csv", help="CSV file to write (default: labels.csv)")
+    alarm = "steps between false novelty alarms, where the model has an alarm (default 100000; docs/novelty.md)"
+    parser.add_argument("--false-alarms-per", type=float, default=100_000, metavar="STEPS", help=alarm)
     parser.add_argument("--allow-missing", action="store_true", help=argparse.SUPPRESS)  # now allow_missing=true
     options = parser.parse_intermixed_args(words)
     from mbrl_hdp.runtime import configure
@@ -153,7 +157,7 @@ def label(words: list[str]) -> int:
     from mbrl_hdp.experiments.label_command import label_file
 
     words = [*options.words, *(["allow_missing=true"] if options.allow_missing else [])]
-    print(label_file(options.model, options.data, options.out, words))
+    print(label_file(options.model, options.data, options.out, words, options.false_alarms_per))
     return 0
 
 

@@ -26,6 +26,7 @@ from mbrl_hdp.distil.distiller import Distiller
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.loop import train
 from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.duration import ContextDuration, Phases, Stays
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import prior_kl
 from mbrl_hdp.inference.prior import ChainDraw, ContextPrior, NaturalPrior, StartablePrior
@@ -139,7 +140,7 @@ def _check_chain(chain: ContextChain, size: int, where: str) -> None:
 
 
 def check_distiller(rule: Distiller) -> None:
-    """Check that a rule gives a mask of the right shape, keeps what dominates and follows a relabelling."""
+    """Check that a rule returns a mask of the right shape, keeps what dominates and follows a relabelling."""
     posterior = _example_posterior()
     for is_training in (False, True):
         example = ContextPosterior(posterior.chain, posterior.top_weights, None, is_training)
@@ -167,6 +168,46 @@ def _relabel(posterior: ContextPosterior, order: Tensor) -> ContextPosterior:
     chain = ContextChain(posterior.chain.initial[order], posterior.chain.transition[order][:, order])
     weights = None if posterior.top_weights is None else posterior.top_weights[order]
     return ContextPosterior(chain, weights, None, posterior.is_training)
+
+
+def check_duration(make: Callable[[], ContextDuration]) -> None:
+    """Check that a duration makes proper phases, that its M step is the maximum, and that EM never loses evidence.
+
+    Args:
+        make: builds a fresh duration.
+    """
+    family = make()
+    assert family.max_phases >= 1, f"max_phases must be at least 1, got {family.max_phases}"
+    generator = np.random.default_rng(0)
+    stays = Stays(generator.geometric(0.2, 50) + 2, generator.random(50) < 0.8)
+    for size in {1, 2, min(family.max_phases, 5)} & set(range(1, family.max_phases + 1)):
+        _check_phases(family.start(size, stays), size, "start()")
+        # What cannot happen in this family is never counted.
+        counts = Phases(*(generator.gamma(2.0, 20.0, size) * (part > 0) for part in family.start(size, stays)))
+        found = family.update(counts)
+        _check_phases(found, size, "update()")
+        best = _expected(family, counts, found)
+        for other in (family.start(size, stays), *(family.update(_shaken(counts, generator)) for _ in range(20))):
+            assert _expected(family, counts, other) <= best + 1e-6, "update() is not the maximum of the M step"
+
+
+def _shaken(counts: Phases, generator: np.random.Generator) -> Phases:
+    return Phases(*(part * generator.uniform(0.7, 1.4, len(part)) for part in counts))
+
+
+def _expected(family: ContextDuration, counts: Phases, phases: Phases) -> float:
+    """Return what an M step maximises; counts of what cannot happen are left out."""
+    pairs = zip(counts, phases, strict=True)
+    parts = [(count[chance > 0] * np.log(chance[chance > 0])).sum() for count, chance in pairs]
+    return float(sum(parts)) + family.log_prior(phases)
+
+
+def _check_phases(phases: Phases, size: int, where: str) -> None:
+    for name, part in phases._asdict().items():
+        assert part.shape == (size,), f"{where}.{name} must have shape ({size},), got {part.shape}"
+        assert bool((part >= 0).all()), f"{where}.{name} has a negative entry"
+    assert np.allclose(sum(phases), 1.0), f"{where}: stay, advance and leave of a phase must sum to 1"
+    assert phases.advance[-1] == 0.0, f"{where}: there is no phase after the last one, advance must be 0 there"
 
 
 def check_dynamics(model: ContextDynamics) -> None:

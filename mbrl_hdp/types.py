@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     import torch
     from jaxtyping import Bool, Float
 
@@ -32,6 +34,55 @@ class ContextChain:
     def max_contexts(self) -> int:
         """Number of context slots, K."""
         return int(self.transition.shape[-1])
+
+
+@dataclass(frozen=True)
+class PhaseChain:
+    """A Markov chain over (context, phase): contexts whose stay is not geometric (`mbrl_hdp.probability.phases`).
+
+    A context of n phases is entered at its first one. In every step it stays in its phase, advances to the next one or
+    is left, and then another context is entered. The states of all contexts lie one after the other: S of them.
+
+    Attributes:
+        initial: p(first acting state), `S`.
+        stay: p(the phase stays), `S`.
+        advance: p(the next phase of the same context), `S`; 0 in last phases.
+        leave: p(the context is left), `S`. The three sum to one.
+        moves: p(next context | context is left), `K K`; 0 on the diagonal.
+        sizes: number of phases of every context.
+    """
+
+    initial: Float[torch.Tensor, " S"]
+    stay: Float[torch.Tensor, " S"]
+    advance: Float[torch.Tensor, " S"]
+    leave: Float[torch.Tensor, " S"]
+    moves: Float[torch.Tensor, "K K"]
+    sizes: tuple[int, ...]
+
+    @property
+    def num_contexts(self) -> int:
+        """Number of contexts, K."""
+        return len(self.sizes)
+
+    @property
+    def num_states(self) -> int:
+        """Number of states, S."""
+        return sum(self.sizes)
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> PhaseChain:
+        """Apply a function to every tensor, as in `chain.map(torch.Tensor.double)`."""
+        return PhaseChain.of(map(function, self.tensors), self.sizes)
+
+    @staticmethod
+    def of(tensors: Iterable[torch.Tensor], sizes: Sequence[int]) -> PhaseChain:
+        """Make a chain from its five tensors, in their order."""
+        initial, stay, advance, leave, moves = tensors
+        return PhaseChain(initial, stay, advance, leave, moves, tuple(sizes))
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The five tensors, in their order."""
+        return self.initial, self.stay, self.advance, self.leave, self.moves
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ CHECKED = [
     "mbrl_hdp.control",
     "mbrl_hdp_priors",
     "mbrl_hdp_distillers",
+    "mbrl_hdp_durations",
     "mbrl_hdp_dynamics",
 ]
 

@@ -19,6 +19,25 @@ from mbrl_hdp.errors import DataError
 Array = TypeVar("Array", np.ndarray, Tensor)
 
 
+class PackedObs(np.ndarray):
+    """A packed observation that also carries the belief over (context, phase), for planners that use it.
+
+    Policies see the numbers of a plain packed vector. Whatever is computed from it carries nothing.
+
+    Attributes:
+        states: belief over the states of a `PhaseChain`; None where there is none.
+    """
+
+    states: Float[np.ndarray, " S"] | None = None
+
+    @staticmethod
+    def of(packed: Float[np.ndarray, " W"], states: Float[np.ndarray, " S"] | None) -> PackedObs:
+        """Return a packed vector with a belief over states beside it."""
+        carrying = packed.view(PackedObs)
+        carrying.states = states
+        return carrying
+
+
 @dataclass(frozen=True)
 class BeliefCodec:
     """Packs, unpacks and widens beliefs, for torch tensors (rollouts) and numpy arrays (environments).

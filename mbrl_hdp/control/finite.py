@@ -136,7 +136,7 @@ def history_value(problem: FiniteCmdp) -> float:
     """Return the best expected return over all policies of the whole history; no belief is formed.
 
     The weight of every path of contexts is carried along by itself (K^H of them), so this is a route of its own to the
-    number that `solve_beliefs` gives: that they agree is Theorem 2. For tiny problems.
+    number that `solve_beliefs` returns: that they agree is Theorem 2. For tiny problems.
     """
     num_contexts, num_states, num_acts = problem.reward.shape
 

@@ -22,6 +22,7 @@ from mbrl_hdp.control.planner_config import CONTEXT_MODES
 from mbrl_hdp.control.rewards import AnyRewardFn, RewardFn, expected_reward, uses_context
 from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.inference.dynamics import ContextDynamics
+from mbrl_hdp.probability.phases import by_context, context_of, dense
 
 # Stock optimisers put NaN at -1e-10, above every negative return; a plan that leaves the numbers must lose instead.
 WORST_VALUE = -1e30
@@ -182,17 +183,30 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         (obs,), (belief,) = self.dynamics_model.split(packed[None])
         if self.context_mode == "belief":
             uniform = draw_uniform(*shape, self._rng).to(obs.device)
-            return _Start(packed, belief, shape, partial(self._carry_beliefs, obs, belief, uniform))
+            carried = self.dynamics_model.carried(packed, belief)
+            return _Start(packed, belief, shape, partial(self._carry_beliefs, obs, carried, uniform))
         expected = None
         if self.context_mode == "held":
             # Without noise all particles would be the same one.
             contexts = belief.argmax().expand(shape if self.has_noise else (1, shape[1]))
         else:
-            contexts = draw_paths(belief, model.chain.transition, *shape, self._rng)
+            contexts, following = self._draw_contexts(packed, belief, shape)
         if self.context_mode == "feedback":
-            following = model.chain.transition.argmax(-1)[contexts[:, :-1]]
             expected = model.slots[torch.cat([belief.argmax().expand(len(contexts), 1), following], 1)]
         return _Start(packed, belief, shape, self._on_paths(obs, model.slots[contexts], expected))
+
+    def _draw_contexts(
+        self, packed: Float[np.ndarray, " W"], belief: Float[Tensor, " k"], shape: tuple[int, int]
+    ) -> tuple[Int[Tensor, "P H"], Int[Tensor, "P H-1"]]:
+        """Draw paths of contexts; return them and the context most likely to follow each step but the last."""
+        model = self.dynamics_model.model
+        if model.states is None:
+            contexts = draw_paths(belief, model.chain.transition, *shape, self._rng)
+            return contexts, model.chain.transition.argmax(-1)[contexts[:, :-1]]
+        transition, context = dense(model.states).transition, context_of(model.states.sizes)
+        states = draw_paths(self.dynamics_model.carried(packed, belief), transition, *shape, self._rng)
+        following = by_context(transition, model.states.sizes).argmax(-1)[states[:, :-1]]
+        return context[states], following
 
     def _on_paths(
         self, obs: Float[Tensor, " S"], paths: Int[Tensor, "P H"], expected: Int[Tensor, "P H"] | None = None
@@ -218,7 +232,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         return evaluate
 
     def _carry_beliefs(
-        self, obs: Tensor, belief: Float[Tensor, " k"], uniform: Float[Tensor, "P H"], plans: Float[Tensor, "C H A"]
+        self, obs: Tensor, belief: Float[Tensor, " _"], uniform: Float[Tensor, "P H"], plans: Float[Tensor, "C H A"]
     ) -> Float[Tensor, " C"]:
         """Evaluate plans by particles that draw contexts from their beliefs and learn from what they imagine."""
         model: FilteringBeliefModel = self.dynamics_model
@@ -252,8 +266,8 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             by_context: the reward of all steps, flattened, where it depends on the context.
         """
         shape = states.shape[:3]
-        by_path = acts[None] if acts.dim() == 3 else acts
-        by_step = by_path.movedim(2, 0).expand(*shape, -1).reshape(-1, acts.shape[-1])
+        by_step = acts.movedim(-2, 0)
+        by_step = (by_step[:, None] if acts.dim() == 3 else by_step).expand(*shape, -1).reshape(-1, acts.shape[-1])
         rows = states.flatten(0, 2)
         reward_fn = by_context if uses_context(self.plain_reward_fn) else self.plain_reward_fn
         rewards = reward_fn(by_step, rows).view(shape)
@@ -261,8 +275,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         if bool(is_done.any()):
             was_done = is_done.long().cumsum(0) - is_done.long() > 0
             rewards = rewards.masked_fill(was_done, 0.0)
-        values = rewards.sum(0).mean(0)
-        return torch.where(values.isnan(), WORST_VALUE, values)
+        return rewards.sum(0).mean(0).nan_to_num_(WORST_VALUE, torch.inf, -torch.inf)
 
     def _on_obs(self, function: RewardFn) -> RewardFn:
         """Wrap a function of (act, next_obs) so that it accepts packed observations."""

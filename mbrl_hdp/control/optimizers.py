@@ -87,7 +87,7 @@ class ColoredCemOptimizer(Optimizer):
             if callback is not None:
                 callback(plans, values, iteration)
             top_values, order = values.topk(self.num_elites)
-            elite_variance, elite_mean = torch.var_mean(plans[order], dim=0, correction=0)
+            elite_variance, elite_mean = torch.var_mean(plans.index_select(0, order), dim=0, correction=0)
             mean = torch.lerp(mean, elite_mean, self.update_rate)
             variance = torch.lerp(variance, elite_variance, self.update_rate).maximum(self.min_variance)
             if not self.return_mean and float(top_values[0]) > best_value:
@@ -96,7 +96,7 @@ class ColoredCemOptimizer(Optimizer):
 
     def _candidates(self, mean: Float[Tensor, "H A"], std: Float[Tensor, "H A"]) -> Float[Tensor, "C H A"]:
         white = torch.randn(self.population_size, *mean.shape, device=mean.device)
-        white[0] = 0.0
+        white[0].zero_()
         plans = torch.addcmul(mean, self.color_matrix @ white, std)
         return plans.clamp_(self.lower_bound, self.upper_bound)
 

@@ -16,7 +16,6 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
-from mbrl_hdp.belief.filter import predict
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import CheckpointError, DataError
 from mbrl_hdp.inference.model import ContextModel
@@ -39,10 +38,10 @@ def model_beliefs(model: ContextModel, data: Trajectories) -> Float[np.ndarray, 
     Entry 0 is `initial`, entry t+1 the filtered belief of step t moved one step along the chain (Theorem 2 a): what an
     online filter of this model would have packed. Spurious contexts are exactly zero (Algorithm 2, policy form).
     """
-    filtered = model.filter(data)
-    first = np.broadcast_to(model.initial, (len(filtered), 1, model.num_contexts))
+    following = model.analyse(data).following
+    first = np.broadcast_to(model.initial, (len(following), 1, model.num_contexts))
     beliefs = np.zeros((data.num_episodes, data.max_steps + 1, model.task.max_contexts))
-    beliefs[..., model.kept] = np.concatenate([first, predict(filtered, model.transition)], 1)
+    beliefs[..., model.kept] = np.concatenate([first, following], 1)
     beliefs[np.arange(data.max_steps + 1) > data.lengths[:, None]] = np.nan
     return beliefs
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from mbrl_hdp.belief.codec import BeliefCodec
+from mbrl_hdp.belief.codec import BeliefCodec, PackedObs
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.online import OnlineFilter
@@ -90,6 +90,11 @@ class BeliefTracker(ContextTracker):
         """Filter with another model from the next `reset` on."""
         self._filter: OnlineFilter = model.online_filter()
         self._slots = model.slots.numpy()
+
+    def packed(self) -> Packed:
+        """Return [obs, belief] as it stands; where contexts have phases it carries the belief over these as well."""
+        packed = super().packed()
+        return packed if self._filter.states is None else PackedObs.of(packed, self._filter.states)
 
     @property
     def filtered(self) -> Float[np.ndarray, " k"]:

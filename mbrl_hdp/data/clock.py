@@ -19,7 +19,9 @@ GAP_STEPS = 1.5
 RESAMPLED_GAP_STEPS = 10.0
 _LONGEST_FILL = 20
 """Missing rows that gaps may add, as a multiple of the rows there are."""
-_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
+_LOOKED_AT, _FEWEST_NUMBERS = 200, 10
+_TWO_NUMBERS = re.compile(r"\d\D+\d")
+_OF_DAY = re.compile(r"(\d+ days? )?\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
 _DAY = 86400.0
 _DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 # Plain numbers above these are times since 1970 in nano-, micro- and milliseconds; below, they are seconds.
@@ -43,9 +45,7 @@ def to_seconds(column: pd.Series, place: Place) -> tuple[Float[np.ndarray, " R"]
         return _from_dates(column, column, place), "dates"
     if pd.api.types.is_timedelta64_dtype(column):
         return _checked(column.dt.total_seconds().to_numpy(float), column, place), "durations"
-    numbers = pd.to_numeric(
-        column if column.dtype.kind in "fiu" else column.astype("string").str.strip(), errors="coerce"
-    )
+    numbers = _numbers(column)
     dates = _from_digits(numbers)
     if dates is not None:
         return _from_dates(dates, column, place), "dates"
@@ -60,6 +60,32 @@ def to_seconds(column: pd.Series, place: Place) -> tuple[Float[np.ndarray, " R"]
         seconds = _checked(spans.dt.total_seconds().to_numpy(float), column, place)
         return seconds + _DAY * np.cumsum(np.diff(seconds, prepend=seconds[:1]) < -_DAY / 2), "times of day"
     return _from_text(text, place), "dates"
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """Return a column as numbers, with decimal point or comma; NaN where it is none."""
+    if column.dtype.kind in "fiu":
+        return column
+    text = column.astype("string").str.strip()
+    plain = pd.to_numeric(text, errors="coerce")
+    return plain if plain.notna().any() else pd.to_numeric(text.str.replace(",", ".", regex=False), errors="coerce")
+
+
+def is_clock(column: pd.Series) -> bool:
+    """Return whether the first values of a column look like time stamps: dates, or numbers that only grow."""
+    known = column.dropna().head(_LOOKED_AT)
+    if known.dtype.kind in "mM":
+        return True
+    text = known.astype("string").str.strip()
+    numbers = _numbers(known)
+    if len(known) and numbers.notna().all():
+        steps = numbers.diff().iloc[1:]
+        return len(known) >= _FEWEST_NUMBERS and bool((steps >= 0).all() and (steps > 0).mean() > 0.5)
+    if not len(known) or not text.str.contains(_TWO_NUMBERS).all():
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return bool(pd.to_datetime(text, errors="coerce", format="mixed", utc=True).notna().all())
 
 
 def _from_digits(numbers: pd.Series) -> pd.Series | None:
@@ -205,11 +231,5 @@ def resampled(
             values[name] = frame[name].to_numpy()[held]
             continue
         column = frame[name].groupby(seconds).mean()
-        at, numbers = column.index.to_numpy(), column.to_numpy(float)
-        # NaN at either end of an interval makes the whole interval missing.
-        after = np.minimum(np.searchsorted(at, grid, side="left"), len(at) - 1)
-        before = np.maximum(np.where(at[after] > grid, after - 1, after), 0)
-        width = np.where(after > before, at[after] - at[before], 1.0)
-        share = np.where(after > before, (grid - at[before]) / width, 0.0)
-        values[name] = np.where(share > 0, (1 - share) * numbers[before] + share * numbers[after], numbers[before])
+        values[name] = np.interp(grid, column.index.to_numpy(), column.to_numpy(float))  # NaN within a hole
     return pd.DataFrame(values), held

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mbrl_hdp.data.csv_files import load_csv, save_csv
-from mbrl_hdp.data.csv_layout import is_own_layout
+from mbrl_hdp.data.csv_files import save_csv
 from mbrl_hdp.data.file_names import TEXTS, is_text, text_parts
 from mbrl_hdp.data.minari_files import load_minari, save_minari
 from mbrl_hdp.data.npz_files import load_npz, save_npz
@@ -60,7 +59,7 @@ def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> L
         ConfigError: for settings of columns where the file has none.
     """
     config.check()
-    from mbrl_hdp.data.logs import Log, read_text_log
+    from mbrl_hdp.data.logs import read_text_log
     from mbrl_hdp.data.parquet_files import is_parquet, read_parquet_log
 
     if is_parquet(path_or_id):
@@ -78,10 +77,6 @@ def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> L
         if str(path_or_id).startswith(_MINARI):
             return _numbered(load_minari(str(path_or_id).removeprefix(_MINARI), config.allow_missing))
         return _numbered(load_npz(path_or_id, config.allow_missing))
-    if config.is_plain and not rest:
-        own = is_own_layout(Path(path_or_id))
-        if own is not None:
-            return Log(load_csv(path_or_id, config.allow_missing), tuple(own.obs), tuple(own.act))
     return read_text_log(Path(path_or_id), config, rest)
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from mbrl_hdp.data.checks import UNKNOWN_CONTEXT
 from mbrl_hdp.data.clock import JITTER
+from mbrl_hdp.data.log_order import count_of, was
 from mbrl_hdp.data.logs import Log, log_from_frame
 from mbrl_hdp.data.roles import LogConfig, assign
 from mbrl_hdp.data.trajectories import Episode, Trajectories
@@ -77,8 +78,8 @@ def _sampled(table: Any, num_rows: int, config: LogConfig, rest: bool, place: st
     episodes = [episode for _, _, episode in sorted(kept, key=lambda each: each[1])]
     has_holes = any(bool(np.isnan(array).any()) for e in episodes for array in (e.obs, e.act) if array is not None)
     note = (
-        f"{num_rows:,} rows were read in pieces of {PIECE:,} (episodes end there, too); {len(episodes)} of {count} "
-        f"episodes with {size:,} rows were drawn at random; max_rows= changes that"
+        f"{num_rows:,} rows were read in pieces of {PIECE:,} (episodes end there, too); {len(episodes)} of "
+        f"{count_of(count, 'episode')} with {size:,} rows {was(len(episodes))} drawn at random; max_rows= changes that"
     )
     return Log(
         Trajectories.from_episodes(episodes, config.allow_missing or has_holes),

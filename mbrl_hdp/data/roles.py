@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
-import re
-import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mbrl_hdp.errors import ConfigError, DataError, did_you_mean, short
+from mbrl_hdp.data.suggestions import MOST_LISTED, Guesses, as_typed, example, listed
+from mbrl_hdp.errors import ConfigError, DataError, short
 from mbrl_hdp.settings import check_settings, setting
 
 GAPS = ("episode", "missing")
 _LISTS = ("obs", "act", "ignore")
 _MANY = (*_LISTS, "time", "missing")
 _SINGLE = ("episode", "time", "context", "reward", "terminated")
-_MOST_LISTED, _LONGEST_NAME = 60, 40
-_TIME_WORDS = re.compile(r"time|date|stamp|clock|^t$|^ts$|^sec", re.IGNORECASE)
-_DATE, _CLOCK = re.compile(r"^date$|^datum$|^day$", re.IGNORECASE), re.compile(r"^time$|^clock$|^zeit$", re.IGNORECASE)
-_TAG_WORDS = re.compile(r"^(tag|variable|sensor|signal|point|channel|name|metric)", re.IGNORECASE)
-_VALUE_WORDS = re.compile(r"^(value|reading|measurement)", re.IGNORECASE)
-_EPISODE_WORDS = re.compile(
-    r"episode|shift|batch|^run|trial|session|segment|^lap|trip|experiment|^unit|machine", re.IGNORECASE
-)
-_ACT_WORDS = re.compile(
-    r"^act|cmd|command|set.?point|_sp$|valve|pwm|duty|throttle|steer|heater|elevator|rudder|aileron|\.op$|^u\d*$",
-    re.IGNORECASE,
-)
 
 
 @dataclass
@@ -99,21 +87,6 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """What the contents of columns say about their roles, to suggest what to type.
-
-    Attributes:
-        words: columns that hold words.
-        empty: columns without a single value.
-        is_python: whether the table is an object in Python, so that Python is typed.
-    """
-
-    words: Collection[str] = ()
-    empty: Collection[str] = ()
-    is_python: bool = False
-
-
-@dataclass(frozen=True)
 class Roles:
     """Columns of one table by role.
 
@@ -161,9 +134,9 @@ def assign(
     """
     doubled = sorted(name for name, count in Counter(names).items() if count > 1)
     if doubled:
-        raise DataError(f"{place}: {_listed(doubled)} appears twice; rename one of them")
+        raise DataError(f"{place}: {listed(doubled)} appears twice; rename one of them")
     taken: dict[str, str] = {}
-    missing: list[str] = []
+    missing: list[tuple[str, str]] = []
     for is_exact in (True, False):
         for key, pattern in _asked(config):
             if (pattern in names) != is_exact:
@@ -172,14 +145,12 @@ def assign(
             if key == "ignore" and rest:
                 continue
             if not found and pattern != "*" and not any(fnmatch.fnmatchcase(n, pattern) for n in names):
-                missing.append(f"{key}={pattern}")
+                missing.append((key, pattern))
             for name in found:
                 if taken.setdefault(name, key) != key:
                     raise DataError(f"{place}: column {name!r} is asked for as {taken[name]} and as {key}; choose one")
     if missing:
-        wanted = [line.partition("=")[2] for line in missing]
-        hint = did_you_mean(wanted[0], names) if len(names) <= _MOST_LISTED else f"it has {len(names)} columns"
-        raise DataError(f"{place}: there is no column for {', '.join(missing)}; {hint}")
+        raise DataError(f"{place}: there is no column for {', '.join(_nearest(missing, names))}; {_known(names)}")
     _take_defaults(names, config, taken)
     _refuse_unknown(names, taken, place, guesses or Guesses(), rest)
     single = {key: name for key in (*_SINGLE, "step") for name, role in taken.items() if role == key}
@@ -188,6 +159,18 @@ def assign(
         single["time"] = " ".join(clock)
     obs, act = (_ordered(config, taken, key) for key in ("obs", "act"))
     return Roles(obs, act, single, clock if len(clock) > 1 else ())
+
+
+def _nearest(missing: Sequence[tuple[str, str]], names: Sequence[str]) -> Iterator[str]:
+    """Yield every setting whose column is not there, with the columns whose names are near."""
+    plain = {name.lower(): name for name in names}
+    for key, pattern in missing:
+        near = [plain[word] for word in difflib.get_close_matches(pattern[:200].lower(), plain, n=2, cutoff=0.5)]
+        yield f"{key}={pattern}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else "")
+
+
+def _known(names: Sequence[str]) -> str:
+    return f"the file has {', '.join(names)}" if len(names) <= MOST_LISTED else f"it has {len(names)} columns"
 
 
 def _is_names(value: Any) -> bool:
@@ -226,64 +209,12 @@ def _refuse_unknown(names: Sequence[str], taken: dict[str, str], place: str, gue
         )
     if has_obs:
         raise DataError(
-            f"{place}: {_listed(unknown)} {'has' if len(unknown) == 1 else 'have'} no role; leave out by "
-            f"{_typed('ignore', unknown)}, or add to obs=, act=, episode=, time=, context= or reward="
+            f"{place}: {listed(unknown)} {'has' if len(unknown) == 1 else 'have'} no role; leave out by "
+            f"{as_typed('ignore', unknown)}, or add to obs=, act=, episode=, time=, context= or reward="
         )
-    typed = _suggested(unknown, taken, guesses)
-    words = _in_python(typed) if guesses.is_python else " ".join(_typed(key, names) for key, names in typed)
-    example = f"{place}: which columns are observations? For example: {words}"
-    tag = next((name for name in unknown if _TAG_WORDS.search(name) and name in guesses.words), None)
-    value = next((name for name in unknown if _VALUE_WORDS.search(name) and name not in guesses.words), None)
-    if tag is not None and value is not None:
-        example += (
-            f" (if {tag!r} names the sensor of each row, turn the table first, one column a sensor: in pandas, "
-            f"df.pivot(index=..., columns={tag!r}, values={value!r}))"
-        )
-    raise DataError(example)
-
-
-def _suggested(unknown: Sequence[str], taken: dict[str, str], guesses: Guesses) -> list[tuple[str, str | list[str]]]:
-    """Return settings to type for columns without a role, guessed from their names and contents."""
-    left = [name for name in unknown if name not in guesses.empty]
-    typed: list[tuple[str, str | list[str]]] = []
-    date, clock = (next((name for name in left if pattern.search(name)), None) for pattern in (_DATE, _CLOCK))
-    if "time" not in taken.values() and date and clock and date != clock and {date, clock} <= {*guesses.words}:
-        left = [name for name in left if name not in (date, clock)]
-        typed.append(("time", [date, clock]))
-    for key, pattern in (("time", _TIME_WORDS), ("episode", _EPISODE_WORDS)):
-        found = next((name for name in left if pattern.search(name)), None)
-        if key not in taken.values() and found is not None and not (key == "time" and typed):
-            left.remove(found)
-            typed.append((key, found))
-    ignored = [name for name in unknown if name in guesses.empty or (name in left and name in guesses.words)]
-    acts = [name for name in left if name not in guesses.words and _ACT_WORDS.search(name)]
-    obs = [name for name in left if name not in guesses.words and name not in acts]
-    return typed + [(key, names) for key, names in (("obs", obs), ("act", acts), ("ignore", ignored)) if names]
-
-
-def _in_python(typed: Sequence[tuple[str, str | list[str]]]) -> str:
-    """Return a call as a person types it in Python."""
-    words = (f"{key}={['*'] if len(names) > _MOST_LISTED else names!r}" for key, names in typed)
-    return f"Trajectories.from_frame(df, {', '.join(words)})"
-
-
-def _typed(key: str, names: str | Sequence[str]) -> str:
-    """Return a setting as a person types it in a shell."""
-    if isinstance(names, str):
-        return shlex.quote(f"{key}={_hydra_word(names)}")
-    if len(names) > _MOST_LISTED:
-        return shlex.quote(f"{key}=[*]")
-    text = f"{key}=[{','.join(map(_hydra_word, names))}]"
-    return text if re.fullmatch(r"[\w=\[\],.-]+", text, re.ASCII) else shlex.quote(text)
-
-
-def _hydra_word(name: str) -> str:
-    """Return a name as it is typed; one that cannot be typed, as a pattern."""
-    if len(name) > _LONGEST_NAME or not name.isprintable():
-        return "".join(sign if sign.isalnum() else "?" for sign in name[:_LONGEST_NAME]) + "*"
-    if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) or re.fullmatch(r"\d+", name):
-        return name
-    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    raise DataError(
+        f"{place}: which columns are observations? For example: {example(unknown, taken.values(), guesses)}"
+    )
 
 
 def _ordered(config: LogConfig, taken: dict[str, str], key: str) -> tuple[str, ...]:
@@ -300,9 +231,3 @@ def _ordered(config: LogConfig, taken: dict[str, str], key: str) -> tuple[str, .
         matched = [pattern] if pattern in mine else [name for name in mine if fnmatch.fnmatchcase(name, pattern)]
         found += [name for name in matched if name not in found and (name == pattern or name not in patterns)]
     return tuple(found)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(short(name, 40)) for name in names[:_MOST_LISTED])
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return f"column{'s' if len(names) > 1 else ''} {shown}{more}"

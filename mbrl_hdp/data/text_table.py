@@ -19,27 +19,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mbrl_hdp.data.csv_source import MAX_BYTES
+from mbrl_hdp.data.cells import MISSING_WORDS, NUMBER, THOUSANDS_COMMA, guess, to_numbers
 from mbrl_hdp.data.plain_files import file_problem
-from mbrl_hdp.data.roles import Guesses
-from mbrl_hdp.errors import DataError, short
+from mbrl_hdp.data.suggestions import Guesses
+from mbrl_hdp.errors import DataError
 
+MAX_BYTES = 2 << 30
+"""Largest text file that is read, unpacked; larger logs go into parquet or .npz files."""
 _SEPARATORS = ("\t", ";", "|", ",")
 _BLANKS = " "
 _SAMPLE_LINES = 200
 _CONTROL = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-_REMARK = re.compile(r"\s*(#|//|%)")
+_REMARK = re.compile(r"\s*(#|//|%|\"?sep=.\"?\s*$)")  # Excel writes the separator above the names
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+")
-_THOUSANDS_COMMA = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
-_FEW_WORDS = 0.2
-"""Up to this share of words, a column counts as numbers with marks of missing samples."""
-_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
-MISSING_WORDS = ("-", "--", "?", "NaT", "nil", "no data", "No Data", "bad", "Bad")
-"""Cells that mark a missing sample, beside empty ones and pandas' own (NA, NaN, null, None, N/A, #N/A, ...)."""
-TWO_WORDS = {"off": 0, "on": 1, "closed": 0, "open": 1, "no": 0, "yes": 1, "false": 0, "true": 1}
-"""Words for two states of a valve or a switch that are read as 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -141,27 +135,26 @@ class TextTable:
                 skipinitialspace=True,
                 on_bad_lines="error",
                 low_memory=False,
+                float_precision="round_trip",
             )
 
     def _numbers(self, column: pd.Series, name: str, missing: Sequence[str]) -> pd.Series:
         return to_numbers(column, lambda row: self.place(row, name), self.decimal, missing)
 
     def guesses(self) -> Guesses:
-        """Return which columns hold mostly words, or nothing at all, in the first rows."""
+        """Return which columns hold mostly words, time stamps or nothing at all, in the first rows."""
         rows = [split_cells(line, self.separator) for line in self.text.split("\n")[:_SAMPLE_LINES] if line.strip()]
-        words, empty = set(), set()
-        for name, cells in zip(self.header, itertools.zip_longest(*rows, fillvalue=""), strict=False):
-            texts = [cell.strip() for cell in cells if cell.strip()]
-            if not texts:
-                empty.add(name)
-            elif sum(not _is_number(text) for text in texts) > _FEW_WORDS * len(texts):
-                words.add(name)
-        return Guesses(words, empty)
+        cells = zip(self.header, itertools.zip_longest(*rows, fillvalue=""), strict=False)
+        return guess(pd.DataFrame({name: pd.Series(column, dtype="string") for name, column in cells}))
 
     def place(self, row: int, column: str | None = None) -> str:
         """Return file, line and column of a row of the frame, for messages."""
         line = next(itertools.islice(self._rows(), row, None))[0]
         return f"{self.path}, line {line}" + (f", column {column!r}" if column else "")
+
+    def cell(self, row: int, column: str) -> str:
+        """Return a cell of the frame as it stands in the file."""
+        return next(itertools.islice(self._rows(), row, None))[1][self.header.index(column)].strip()
 
     def _check_widths(self, table: pd.DataFrame) -> None:
         # pandas fills short rows with NaN; a row that lacks its last cells is damage, not a missing sample.
@@ -193,11 +186,6 @@ class TextTable:
             raise DataError(f"{self.path}, line {self.first_line + before}: {error}") from error
 
 
-def _is_number(text: str) -> bool:
-    is_word = text in MISSING_WORDS or text.lower() in {"nan", "na", *TWO_WORDS}
-    return is_word or bool(_NUMBER.fullmatch(text) or _THOUSANDS_COMMA.fullmatch(text))
-
-
 def _find_header(lines: Sequence[str], start: int, sample: Sequence[str], separator: str) -> tuple[list[str], bool]:
     """Return the names of the columns, and whether they stand in the first line that is no remark.
 
@@ -205,11 +193,11 @@ def _find_header(lines: Sequence[str], start: int, sample: Sequence[str], separa
     """
     first = [cell.strip() for cell in split_cells(sample[0], separator)]
     is_counted = first in ([str(n) for n in range(len(first))], [str(n + 1) for n in range(len(first))])
-    has_names = not all(map(_NUMBER.fullmatch, first)) and not any(map(_DECIMAL_POINT.fullmatch, first))
+    has_names = not all(map(NUMBER.fullmatch, first)) and not any(map(_DECIMAL_POINT.fullmatch, first))
     if not has_names and not is_counted:
         above = [line for line in lines[:start] if line.strip()]
         names = [name.strip() for name in split_cells(_REMARK.sub("", above[-1]).strip(), separator)] if above else []
-        if len(names) == len(first) and not any(_NUMBER.fullmatch(name) for name in names):
+        if len(names) == len(first) and not any(NUMBER.fullmatch(name) for name in names):
             return _named(names), False
         return [f"column_{place}" for place in range(len(first))], False
     return _named(first), True
@@ -220,7 +208,7 @@ def _named(names: Sequence[str]) -> list[str]:
 
 
 def _thousands(cells: Sequence[str], is_decimal_comma: bool) -> str | None:
-    form, sign = (_THOUSANDS, ".") if is_decimal_comma else (_THOUSANDS_COMMA, ",")
+    form, sign = (_THOUSANDS, ".") if is_decimal_comma else (THOUSANDS_COMMA, ",")
     return sign if any(form.fullmatch(cell) for cell in cells) else None
 
 
@@ -285,56 +273,13 @@ def _is_decimal_comma(cells: Sequence[str]) -> bool:
 
 def _units(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str] | None:
     """Return the units in a row below the names: no cell of it is a number where the rows below hold numbers."""
-    if len(rows) < 2 or any(_NUMBER.fullmatch(cell) for cell in rows[0]):
+    if len(rows) < 2 or any(NUMBER.fullmatch(cell) for cell in rows[0]):
         return None
     is_number = [
-        all(_NUMBER.fullmatch(cell) for cell in column if cell) and any(column)
+        all(NUMBER.fullmatch(cell) for cell in column if cell) and any(column)
         for column in itertools.zip_longest(*rows[1:], fillvalue="")
     ]
     above = [cell for cell, is_it in zip(rows[0], is_number, strict=False) if is_it]
     if not above or not any(above) or any(cell.lower() in {"nan", "na", "null", *MISSING_WORDS} for cell in above):
         return None
     return {name: cell.strip("[]() ") for name, cell in zip(header, rows[0], strict=False) if cell.strip("[]() ")}
-
-
-def to_numbers(
-    column: pd.Series, place: Callable[[int], str], decimal: str = ".", missing: Sequence[str] = ()
-) -> pd.Series:
-    """Return a column as floats; words for two states (on and off) become 1 and 0.
-
-    Args:
-        column: numbers or text.
-        place: where a row stands, for messages.
-        decimal: the decimal sign; the other one of point and comma groups thousands.
-        missing: words or numbers that mark a missing sample.
-
-    Raises:
-        DataError: naming the first cell that is no number.
-    """
-    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        return _without(column.astype(float), missing)
-    text = column.astype("string").str.strip()
-    text = text.mask(text.isin(list(missing)))
-    words = text.str.lower().map(TWO_WORDS)
-    if words.notna().eq(text.notna()).all():
-        return words.astype(float)
-    if decimal == ",":
-        plain = text.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
-    else:
-        is_grouped = text.str.fullmatch(_THOUSANDS_COMMA.pattern).fillna(False)
-        plain = text.mask(is_grouped, text.str.replace(",", "", regex=False))
-    numbers = pd.to_numeric(plain, errors="coerce").astype(float)
-    refused = (numbers.isna() & text.notna()).to_numpy(bool)
-    if refused.any():
-        row = int(np.argmax(refused))
-        cell = short(str(text.iloc[row]))
-        raise DataError(
-            f"{place(row)}: {cell!r} is not a number; correct it, say missing=['{cell}'] if it marks a missing "
-            f"sample, or leave the column out by ignore=['{column.name}']"
-        )
-    return _without(numbers, missing)
-
-
-def _without(numbers: pd.Series, missing: Sequence[str]) -> pd.Series:
-    marks = pd.to_numeric(pd.Series(list(missing), dtype="string"), errors="coerce").dropna()
-    return numbers.mask(numbers.isin(marks.astype(float).tolist())) if len(marks) else numbers

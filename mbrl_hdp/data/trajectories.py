@@ -300,7 +300,8 @@ class Trajectories:
     def __repr__(self) -> str:
         known = [name for name in ("context", "reward", "terminated") if getattr(self, name) is not None]
         return (
-            f"Trajectories({self.num_episodes} episodes, {self.num_transitions} transitions, "
+            f"Trajectories({self.num_episodes} episode{'s' * (self.num_episodes != 1)}, {self.num_transitions} "
+            f"transition{'s' * (self.num_transitions != 1)}, "
             f"max_steps={self.max_steps}, obs_dim={self.obs_dim}, act_dim={self.act_dim}, "
             f"with {', '.join(known) or 'no labels'})"
         )

@@ -213,7 +213,7 @@ class StateDependentChain(Chain):
     """The context is a function of the observation, `f(obs [B, S]) -> context [B]`.
 
     Args:
-        function: gives the context that acts next from the observation before it acts.
+        function: returns the context that acts next from the observation before it acts.
         num_contexts: number of contexts.
         cool_off: see `Chain`; 0 here, the state alone decides.
         counter_at_reset: see `Chain`.

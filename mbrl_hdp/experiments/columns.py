@@ -13,7 +13,7 @@ from mbrl_hdp.data.files import has_columns, numbered, read_log
 from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.manifest import check_file
 from mbrl_hdp.data.plain_files import read_json
-from mbrl_hdp.data.reduction import Reduction
+from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import CheckpointError, DataError
 
@@ -31,6 +31,7 @@ class ColumnNames:
         context_names: words of the true contexts, where the file had words.
         units: unit of every column that has one.
         reduction: what turns the file's columns into the model's observations; None: nothing does.
+        notes: what was decided when the table was read, a sentence each.
     """
 
     obs: tuple[str, ...]
@@ -39,13 +40,15 @@ class ColumnNames:
     context_names: tuple[str, ...] = ()
     units: dict[str, str] = field(default_factory=dict)
     reduction: Reduction | None = None
+    notes: tuple[str, ...] = ()
 
     @staticmethod
     def of(log: Log, config: LogConfig, reduction: Reduction | None = None) -> ColumnNames:
-        """Take the names from what was read; with a reduction, those of the file."""
+        """Take names and notes from what was read; with a reduction, the names of the file."""
         obs = log.obs_names if reduction is None else tuple(reduction.columns)
         read = LogConfig(**config.kept())
-        return ColumnNames(obs, log.act_names, read, log.context_names, log.units, reduction)
+        notes = (*log.notes, *remarks(log))
+        return ColumnNames(obs, log.act_names, read, log.context_names, log.units, reduction, notes)
 
     def save(self, folder: Path) -> None:
         """Write the names beside a model."""
@@ -63,10 +66,10 @@ class ColumnNames:
         try:
             read = LogConfig(**words.get("read", {}))
             read.check()
-            names = (tuple(map(str, words.get(key, ()))) for key in ("obs", "act", "context_names"))
-            obs, act, contexts = names
+            names = (tuple(map(str, words.get(key, ()))) for key in ("obs", "act", "context_names", "notes"))
+            obs, act, contexts, notes = names
             reduction = None if words.get("reduction") is None else Reduction(**words["reduction"])
-            return ColumnNames(obs, act, read, contexts, dict(words.get("units", {})), reduction)
+            return ColumnNames(obs, act, read, contexts, dict(words.get("units", {})), reduction, notes)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} is damaged: {error}; delete it to go without column names") from error
 

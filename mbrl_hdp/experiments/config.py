@@ -22,7 +22,7 @@ from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import ConfigError, did_you_mean
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
-from mbrl_hdp.experiments.fit_settings import TrainFitConfig, check_fit
+from mbrl_hdp.experiments.fit_settings import TrainFitConfig, UpdateConfig, check_fit
 from mbrl_hdp.experiments.trackers import TENSORBOARD, TRACKERS, check_tracker
 from mbrl_hdp.hooks import KINDS, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
@@ -73,6 +73,7 @@ class ModelConfig:
     prior: Any = MISSING
     distillation: Any = MISSING
     dynamics: Any = MISSING
+    duration: Any = MISSING
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     disable_plugins: list[str] = field(default_factory=list, metadata={"help": "entry-point names to block"})
     strict_plugins: bool = setting(False, "stop if any plugin has a problem")
@@ -96,12 +97,18 @@ class MainConfig(ModelConfig):
     env: EnvConfig = field(default_factory=EnvConfig)
     agent: Any = MISSING
     planner: Any = None  # `~planner` leaves it out, for agents that do not plan
+    novelty: str = setting(
+        "never",
+        "auto: real episodes are watched by an alarm for contexts that the model does not know; every fifth episode is "
+        "kept from its training to calibrate it, an alarm brings a refit that searches (docs/novelty.md)",
+        choices=("never", "auto"),
+    )
     fit: TrainFitConfig = field(default_factory=TrainFitConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
 
 
 @dataclass
-class FitMainConfig(ModelConfig, LogConfig):
+class FitMainConfig(ModelConfig, UpdateConfig, LogConfig):
     """All settings of `mbrl-hdp fit`; `LogConfig` has those of the data's columns."""
 
     dt: float | None = setting(
@@ -116,7 +123,7 @@ class FitMainConfig(ModelConfig, LogConfig):
 
 
 _GROUPS = {kind.name: kind.group for kind in KINDS}
-_RUN_GROUPS = ("prior", "distillation", "dynamics", "agent", "planner")
+_RUN_GROUPS = ("prior", "distillation", "dynamics", "duration", "agent", "planner")
 _SCHEMAS: dict[str, type[Any]] = {CONFIG_NAME: MainConfig, FIT_CONFIG_NAME: FitMainConfig}
 
 

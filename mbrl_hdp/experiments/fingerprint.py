@@ -34,10 +34,19 @@ _WITHOUT_EFFECT = frozenset(
         f"{PACKAGE}.experiments.trackers",
         *(
             f"{PACKAGE}.data.{name}"
-            for name in ("clock", "csv_files", "csv_layout", "csv_source", "file_names", "files")
+            for name in (
+                "cells",
+                "clock",
+                "csv_files",
+                "csv_layout",
+                "file_names",
+                "files",
+                "log_episodes",
+                "log_order",
+            )
         ),
         *(f"{PACKAGE}.data.{name}" for name in ("logs", "many_files", "minari_files", "parquet_files", "roles")),
-        f"{PACKAGE}.data.text_table",
+        *(f"{PACKAGE}.data.{name}" for name in ("suggestions", "text_table")),
     }
 )
 _WITHOUT_MEANING = frozenset({"annotation", "returns", "type_comment", "type_params", "kind", "ctx"})

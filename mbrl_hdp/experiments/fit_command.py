@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 from mbrl_hdp.data.files import read_log
-from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.logs import Log, count_of
 from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.reduction import Reduction, remarks
+from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, short
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
@@ -22,6 +23,10 @@ from mbrl_hdp.experiments.explain import parse_overrides
 from mbrl_hdp.experiments.run_folder import check_can_hold
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.runtime import configure
+
+if TYPE_CHECKING:
+    from mbrl_hdp.experiments.update import Previous
+    from mbrl_hdp.inference.model import ContextModel
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,14 @@ class FitJob:
 
 @dataclass(frozen=True)
 class FitOutcome:
-    """A finished fit, with what the model says about its data."""
+    """A finished fit, with what the model says about its data, and remarks on new contexts and the alarm."""
 
     job: FitJob
     log: Log
     columns: ColumnNames
     model: Any
     analysis: Any
+    remarks: Sequence[str] = ()
 
 
 def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
@@ -88,6 +94,8 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     if not typed.out:
         raise ConfigError("out= names no folder; leave it out, or name one, as in out=DIR")
     check_can_hold("out", Path(typed.out))
+    if typed.update is not None and typed.pca is not None:
+        raise ConfigError("pca= and update=: an update reads its data as the model's own was read; leave pca= out")
     if (Path(typed.out) / "model.safetensors").exists() and not typed.overwrite and is_data_needed:
         raise ConfigError(f"out={typed.out} holds a model; choose another folder, or overwrite=true replaces it")
     return FitJob(sources[0] if sources else "", config, typed, registry)
@@ -108,17 +116,49 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
         print(f"warning: {problem}", file=sys.stderr)
     configure(job.typed.runtime)
     from mbrl_hdp.experiments.label_command import save_labels  # torch is imported after its threads are set
-    from mbrl_hdp.inference.fit import fit
+    from mbrl_hdp.experiments.update import Previous
+    from mbrl_hdp.experiments.update import remarks as update_remarks
 
     typed = job.typed
-    log = read_log(job.source, typed)
-    reduction = None if typed.pca is None else Reduction.of(log, typed.pca)
+    before = None if typed.update is None else Previous.load(Path(typed.update), job.registry)
+    log, columns = _read(job, before)
+    for note in columns.notes if before is None else (*log.notes, *remarks(log)):
+        print(note, file=sys.stderr)
+    model = _learn(job, log, before, progress)
+    clear_leftovers(job.out)
+    model.save(job.out)
+    columns.save(job.out)
+    found = model.analyse(log.data)
+    save_labels(found, job.out / "labels.csv", log)
+    with atomic_path(job.out / "config.yaml") as path:
+        path.write_text(job.yaml())
+    write_manifest(job.out, names=("model.safetensors", "model.json", "columns.json", "config.yaml"))
+    return FitOutcome(job, log, columns, model, found, update_remarks(model, before is not None))
+
+
+def _read(job: FitJob, before: Previous | None) -> tuple[Log, ColumnNames]:
+    """Read the data, as that of the model to update was read if there is one."""
+    if before is not None:
+        return before.read_new(job.source, job.typed), before.columns
+    log = read_log(job.source, job.typed)
+    reduction = None if job.typed.pca is None else Reduction.of(log, job.typed.pca)
     if reduction is not None:
         log = reduction.apply(log)
-    for note in (*log.notes, *remarks(log)):
-        print(note, file=sys.stderr)
-    data = log.data
-    columns = ColumnNames.of(log, typed, reduction)
+    return log, ColumnNames.of(log, job.typed, reduction)
+
+
+def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> ContextModel:
+    """Learn the model; calibrate its alarm on data that was kept aside."""
+    from mbrl_hdp.experiments.update import hold_out
+    from mbrl_hdp.inference.fit import fit
+
+    typed, aside = job.typed, None
+    data = log.data if before is None else Trajectories.concatenate([before.data, log.data])
+    if typed.alarm_holdout:
+        data, aside = hold_out(data, typed.alarm_holdout, typed.seed)
+    if progress:
+        size = f"{count_of(data.num_transitions, 'step')} of {count_of(data.num_episodes, 'episode')}"
+        print(f"searching for contexts in {size}; the runs below start from what is found", file=sys.stderr, flush=True)
     model = fit(
         data,
         _part(typed.prior),
@@ -126,21 +166,17 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
         _part(typed.dynamics),
         typed.max_contexts,
         typed.seed,
-        config=typed.fit,
+        duration=_part(typed.duration),
+        config=typed.fit if before is None else replace(typed.fit, search_again="always"),
+        warm_start=None if before is None else before.model,
         dt=log.dt if typed.dt is None else typed.dt,
         progress=progress,
         registry=job.registry,
         device=typed.device,
     )
-    clear_leftovers(job.out)
-    model.save(job.out)
-    columns.save(job.out)
-    found = model.analyse(data)
-    save_labels(found, job.out / "labels.csv", log)
-    with atomic_path(job.out / "config.yaml") as path:
-        path.write_text(job.yaml())
-    write_manifest(job.out, names=("model.safetensors", "model.json", "columns.json", "config.yaml"))
-    return FitOutcome(job, log, columns, model, found)
+    if aside is not None:
+        model.novelty_alarm(aside)
+    return model
 
 
 def _part(config: Any) -> Any:

@@ -27,6 +27,23 @@ _DECIDED_ELSEWHERE = {
 
 
 @dataclass
+class UpdateConfig:
+    """Settings of `mbrl-hdp fit` about a model that exists already and about the novelty alarm."""
+
+    update: str | None = setting(
+        None,
+        "folder of a model to widen by this data: it keeps its contexts, transition model and max_contexts, and is "
+        "learned on its old data and this together (docs/novelty.md)",
+    )
+    alarm_holdout: float = setting(
+        0.0,
+        "share of the data kept from all learning to calibrate the novelty alarm, .2 say; 0: no alarm",
+        at_least=0.0,
+        below=1.0,
+    )
+
+
+@dataclass
 class TrainFitConfig(FitConfig):
     """The settings `fit.*` of `train`: those of `mbrl-hdp fit`, except for what `budget.*` and `recipe` decide.
 
@@ -56,13 +73,29 @@ def check_fit(config: MainConfig) -> None:
     RECIPES[config.recipe].settle(_filled(config, {}))
 
 
-def fit_config(config: MainConfig, budget: Budget, is_first: bool) -> FitConfig:
+def model_parts(config: MainConfig) -> dict[str, Any]:
+    """Return the parts of a run's model as `fit` takes them."""
+    from mbrl_hdp.inference.model import Part
+
+    parts = {
+        "prior": config.prior,
+        "dynamics": config.dynamics,
+        "distillation": config.distillation,
+        "duration": config.duration,
+    }
+    return {kind: Part(part.name, part) for kind, part in parts.items()}
+
+
+def fit_config(config: MainConfig, budget: Budget, is_first: bool, is_alarmed: bool = False) -> FitConfig:
     """Return the settings of a run's first fit, or of a later refit.
 
-    `budget` decides steps and batch size, `recipe` the recipe; the rest is `fit.*`. Only the first fit is polished.
+    `budget` decides steps and batch size, `recipe` the recipe; the rest is `fit.*`. Only the first fit is polished. A
+    refit after a novelty alarm searches for new contexts.
     """
     steps = budget.warm_model_steps if is_first else budget.model_steps
     decided: dict[str, Any] = {"num_steps": steps, "batch_size": budget.model_batch}
+    if is_alarmed:
+        decided["search_again"] = "always"
     return _filled(config, decided if is_first else decided | {"polish_steps": 0})
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mbrl_hdp.belief.novelty import Course
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.files import read_log
 from mbrl_hdp.data.logs import Log, count_of
@@ -20,38 +21,52 @@ from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import ConfigError, DataError, did_you_mean
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.explain import parse_overrides
+from mbrl_hdp.inference.alarm import DEFAULT_STEPS_PER_ALARM
 from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.fit import FEWEST_TO_SPLIT
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.saving import load
 from mbrl_hdp.inference.scoring import align
 
 
-def save_labels(found: Analysis, path: Path, log: Log | None = None) -> None:
+def save_labels(found: Analysis, path: Path, log: Log | None = None, course: Course | None = None) -> None:
     """Write one row a step: episode, step, filtered_0.., smoothed_0.., most_likely.
 
-    Where the data has them, `time` (the stamp at which the step begins) and `episode_name` follow, as they stand there.
+    Where there is an alarm, `novelty` (from 0 to 1) and `alarm` (1 where it was raised) follow; where the data has
+    them, `time` (the stamp at which the step begins) and `episode_name`, as they stand there.
     """
     log = log or Log(found.data, (), ())
     header = [f"{kind}_{k}" for kind in ("filtered", "smoothed") for k in range(found.filtered.shape[-1])]
-    more = ["time"] * bool(log.stamps) + ["episode_name"] * bool(log.episode_names)
+    more = ["novelty", "alarm"] * (course is not None)
+    more += ["time"] * bool(log.stamps) + ["episode_name"] * bool(log.episode_names)
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["episode", "step", *header, "most_likely", *more])
         for episode in range(found.data.num_episodes):
-            writer.writerows(_rows(found, episode, log))
+            writer.writerows(_rows(found, episode, log, course))
 
 
-def _rows(found: Analysis, episode: int, log: Log) -> Iterator[list[Any]]:
+def _rows(found: Analysis, episode: int, log: Log, course: Course | None) -> Iterator[list[Any]]:
     length = int(found.data.lengths[episode])
     probs = np.concatenate([found.filtered[episode, :length], found.smoothed[episode, :length]], -1).tolist()
     path = found.most_likely[episode, :length].tolist()
     stamps = [[stamp] for stamp in log.stamps[episode][:length]] if log.stamps else [[]] * length
+    alarms: list[list[Any]] = [[]] * length
+    if course is not None:
+        shares, raised = course.share[episode, :length], course.is_alarm[episode, :length]
+        alarms = [[f"{share:.4g}", int(is_alarm)] for share, is_alarm in zip(shares, raised, strict=True)]
     name = [log.episode_names[episode]] if log.episode_names else []
-    for step, (row, label, stamp) in enumerate(zip(probs, path, stamps, strict=True)):
-        yield [episode, step, *(f"{value:.6g}" for value in row), label, *stamp, *name]
+    for step, (row, label, alarm, stamp) in enumerate(zip(probs, path, alarms, stamps, strict=True)):
+        yield [episode, step, *(f"{value:.6g}" for value in row), label, *alarm, *stamp, *name]
 
 
-def label_file(folder: str, source: str, out: str, words: Sequence[str] = ()) -> str:
+def label_file(
+    folder: str,
+    source: str,
+    out: str,
+    words: Sequence[str] = (),
+    false_alarms_per: float = DEFAULT_STEPS_PER_ALARM,
+) -> str:
     """Label a data file by the model in a folder; write a CSV file and return a text that describes it.
 
     The file is read as the model's own data was; its columns may stand in any order, others are left out.
@@ -61,6 +76,7 @@ def label_file(folder: str, source: str, out: str, words: Sequence[str] = ()) ->
         source: data file or `minari:ID`.
         out: CSV file to write.
         words: settings of the columns that differ for this file, as in `time=stamp`.
+        false_alarms_per: steps between false novelty alarms, where the model has a calibrated alarm.
 
     Raises:
         CheckpointError: if there is no model in the folder.
@@ -75,8 +91,21 @@ def label_file(folder: str, source: str, out: str, words: Sequence[str] = ()) ->
     for note in log.notes:
         print(note, file=sys.stderr)
     found = model.analyse(log.data)
-    save_labels(found, Path(out), log)
-    return describe(model, found, out)
+    course = None if model.novelty is None else model.novelty_alarm(None, false_alarms_per).scan(found)
+    save_labels(found, Path(out), log, course)
+    text = describe(model, found, out)
+    return text if course is None else f"{text}\n{describe_alarms(found, course, false_alarms_per)}"
+
+
+def describe_alarms(found: Analysis, course: Course, false_alarms_per: float) -> str:
+    """Return where the novelty alarm was raised, and how many steps it could not judge."""
+    raised = np.argwhere(course.is_alarm)
+    where = f"; first in episode {raised[0, 0]}, step {raised[0, 1]}" if len(raised) else ""
+    outside = 1.0 - course.is_judged[found.data.is_step].mean()
+    return (
+        f"novelty alarms: {len(raised)}{where} (false ones: at most one in {false_alarms_per:,.0f} steps on average; "
+        f"{outside:.1%} of the steps lie outside what it was calibrated on and are not judged)"
+    )
 
 
 def _changes(words: Sequence[str]) -> dict[str, Any]:
@@ -130,10 +159,11 @@ def describe(model: ContextModel, found: Analysis, out: str) -> str:
 
 
 def _compared(model: ContextModel, found: Analysis) -> str:
-    """Compare the likelihood with that of the fit's held-out episodes: much lower means data of another kind."""
+    """Compare the likelihood with that of the fit's (held-out) episodes: much lower means data of another kind."""
     scores = [run["held_out_log_likelihood"] for run in model.report.runs if run.get("taken")]
     if not scores:
         return ""
-    words = f" (held-out episodes of the fit, before its last polish: {scores[0]:.4g}"
+    source = "held-out episodes of" if model.report.num_episodes >= FEWEST_TO_SPLIT else "the data of"
+    words = f" ({source} the fit, before its last polish: {scores[0]:.4g}"
     is_strange = found.log_likelihood_per_step < scores[0] - max(3.0, abs(scores[0]))
     return words + ("; far lower here: is this the same machine in the same units?)" if is_strange else ")")

@@ -24,14 +24,15 @@ from mbrl_hdp.experiments.config import MainConfig
 from mbrl_hdp.experiments.diagnostics import SwitchLoss, believed_contexts, slots_of_truth, switch_loss
 from mbrl_hdp.experiments.episodes import Observer, Record, Vector, run_episode
 from mbrl_hdp.experiments.export import export
-from mbrl_hdp.experiments.fit_settings import fit_config
+from mbrl_hdp.experiments.fit_settings import fit_config, model_parts
 from mbrl_hdp.experiments.metrics import RunLog, SilentLog
+from mbrl_hdp.experiments.novelty import calibrate_alarm, num_alarms, training_data
 from mbrl_hdp.experiments.run_lock import run_lock
 from mbrl_hdp.experiments.summary import Evaluation, evaluation_of, write_summary
 from mbrl_hdp.experiments.tasks import Task, make_task
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.inference.fit import fit
-from mbrl_hdp.inference.model import ContextModel, Part
+from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import seed_everything, sub_seed
 from mbrl_hdp.types import EpisodeSummary
 
@@ -102,7 +103,9 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
             with _timed(run, "env_s"):
                 new, metrics = collect_episodes(run, epoch, log)
             with _timed(run, "model_s"):
-                is_refit = update_model(run, epoch, log)
+                alarms = num_alarms(run, new)
+                metrics |= {} if alarms is None else {"novelty_alarms": alarms}
+                is_refit = update_model(run, epoch, log, is_alarmed=bool(alarms))
                 metrics |= update_reward(run, epoch, log) if is_refit else {}
             with _timed(run, "agent_s"):
                 metrics |= update_agent(run, epoch, new, is_refit)
@@ -212,26 +215,22 @@ def _timed_act(run: Run) -> Callable[[Vector], Vector]:
     return act
 
 
-def update_model(run: Run, epoch: int, log: RunLog | SilentLog) -> bool:
-    """Update the generative model by the ELBO on all data and distil; later epochs go on from what is known."""
-    if not run.agent.spec.needs_model or not (epoch == 0 or _is_due(epoch, run.budget.model_every)):
+def update_model(run: Run, epoch: int, log: RunLog | SilentLog, is_alarmed: bool = False) -> bool:
+    """Update the generative model by the ELBO on all data and distil; later epochs go on from what is known.
+
+    After a novelty alarm it is updated even if it is not due, and searches for new contexts.
+    """
+    is_due = epoch == 0 or is_alarmed or _is_due(epoch, run.budget.model_every)
+    if not run.agent.spec.needs_model or not is_due:
         return False
-    assert run.data is not None
-    log.says(f"epoch {epoch}: learning the contexts of {run.data.num_episodes} episodes")
-    parts: dict[str, Any] = {
-        kind: Part(config.name, config)
-        for kind, config in (
-            ("prior", run.config.prior),
-            ("dynamics", run.config.dynamics),
-            ("distillation", run.config.distillation),
-        )
-    }
+    data = training_data(run)
+    log.says(f"epoch {epoch}: learning the contexts of {data.num_episodes} episodes")
     model = fit(
-        run.data,
-        **parts,
+        data,
+        **model_parts(run.config),
         max_contexts=run.config.max_contexts,
         seed=sub_seed(run.config.seed, "model", epoch),
-        config=fit_config(run.config, run.budget, is_first=epoch == 0),
+        config=fit_config(run.config, run.budget, is_first=epoch == 0, is_alarmed=is_alarmed),
         warm_start=run.model,
         dt=run.task.dt,
         progress=False,
@@ -239,6 +238,7 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog) -> bool:
         device=run.config.device,
     )
     run.use_model(model)
+    calibrate_alarm(run)
     return True
 
 

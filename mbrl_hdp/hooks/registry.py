@@ -26,6 +26,7 @@ from mbrl_hdp.types import EpisodeSummary, TaskSpec
 if TYPE_CHECKING:
     from mbrl_hdp.control.planner_config import PlannerConfig
     from mbrl_hdp.distil.distiller import Distiller
+    from mbrl_hdp.inference.duration import ContextDuration
     from mbrl_hdp.inference.dynamics import ContextDynamics
     from mbrl_hdp.inference.prior import ContextPrior
 
@@ -169,6 +170,10 @@ class Registry:
     def build_distillation(self, name: str, task: TaskSpec, config: Any = None) -> Distiller:
         """Build the distillation rule `name`."""
         return cast("Distiller", self._build("distillation", name, task, config))
+
+    def build_duration(self, name: str, task: TaskSpec, config: Any = None) -> ContextDuration:
+        """Build the duration `name`."""
+        return cast("ContextDuration", self._build("duration", name, task, config))
 
     def build_dynamics(self, name: str, task: TaskSpec, config: Any = None) -> ContextDynamics:
         """Build the transition model `name`."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mbrl_hdp.control.baseline import Baseline
     from mbrl_hdp.control.planner_config import PlannerConfig
     from mbrl_hdp.distil.distiller import Distiller
+    from mbrl_hdp.inference.duration import ContextDuration
     from mbrl_hdp.inference.dynamics import ContextDynamics
     from mbrl_hdp.inference.prior import ContextPrior
 
@@ -85,6 +86,11 @@ def mbrl_hdp_register_distillers() -> Iterable[PluginSpec[Distiller]]:  # type: 
 
 
 @hookspec
+def mbrl_hdp_register_durations() -> Iterable[PluginSpec[ContextDuration]]:  # type: ignore[empty-body]
+    """Register how long contexts last (Hydra group `duration`)."""
+
+
+@hookspec
 def mbrl_hdp_register_agents() -> Iterable[AgentSpec[Agent]]:  # type: ignore[empty-body]
     """Register agents that use the context model, the belief or the loop's epochs (Hydra group `agent`)."""
 
@@ -121,6 +127,7 @@ class Kind:
 KINDS = (
     Kind("prior", "mbrl_hdp_register_priors", "prior"),
     Kind("distillation", "mbrl_hdp_register_distillers", "distillation"),
+    Kind("duration", "mbrl_hdp_register_durations", "duration"),
     Kind("agent", "mbrl_hdp_register_agents", "agent"),
     Kind("baseline", "mbrl_hdp_register_baselines", "agent"),
     Kind("planner", "mbrl_hdp_register_planners", "planner"),

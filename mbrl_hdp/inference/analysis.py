@@ -15,8 +15,9 @@ from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import EpisodeBatch, step_log_lik
 from mbrl_hdp.inference.episodes import EpisodeTensors
-from mbrl_hdp.probability import hmm
-from mbrl_hdp.types import ContextChain
+from mbrl_hdp.probability import hmm, semi_markov
+from mbrl_hdp.probability.phases import by_context
+from mbrl_hdp.types import ContextChain, PhaseChain
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,19 +36,23 @@ class Analysis:
     data: Trajectories
     log_lik: Float[Tensor, "N T k"]
     _batch: EpisodeBatch
-    _chain: ContextChain
+    _chain: ContextChain | PhaseChain
     _dynamics: ContextDynamics
     _slots: Int[Tensor, " k"]
 
     @staticmethod
-    def of(data: Trajectories, chain: ContextChain, dynamics: ContextDynamics, slots: Int[Tensor, " k"]) -> Analysis:
+    def of(
+        data: Trajectories, chain: ContextChain | PhaseChain, dynamics: ContextDynamics, slots: Int[Tensor, " k"]
+    ) -> Analysis:
         """Run the heads in `slots`, whose contexts move by `chain`, over the data."""
         batch = EpisodeTensors.of(data, device=slots.device).batch()
         with torch.no_grad():
             return Analysis(data, step_log_lik(dynamics, batch, slots), batch, chain, dynamics, slots)
 
     @cached_property
-    def _forward(self) -> hmm.Filtered:
+    def _forward(self) -> hmm.Filtered | semi_markov.PhaseFiltered:
+        if isinstance(self._chain, PhaseChain):
+            return semi_markov.filter_contexts(self._chain, self.log_lik, self._batch.lengths)
         return hmm.filter_contexts(self._chain, self.log_lik, self._batch.lengths)
 
     @cached_property
@@ -58,11 +63,15 @@ class Analysis:
     @cached_property
     def smoothed(self) -> Float[np.ndarray, "N T k"]:
         """p(context[t] | the whole episode); NaN beyond an episode's end."""
+        if isinstance(self._chain, PhaseChain):
+            return self._padded(semi_markov.smooth(self._chain, self.log_lik, self._batch.lengths).marginals)
         return self._padded(hmm.smooth(self._chain, self.log_lik, self._batch.lengths).marginals)
 
     @cached_property
     def most_likely(self) -> Int[np.ndarray, "N T"]:
         """The most likely path of contexts (Viterbi); -1 beyond an episode's end."""
+        if isinstance(self._chain, PhaseChain):
+            return semi_markov.viterbi(self._chain, self.log_lik, self._batch.lengths).cpu().numpy()
         return hmm.viterbi(self._chain, self.log_lik, self._batch.lengths).cpu().numpy()
 
     @cached_property
@@ -78,9 +87,20 @@ class Analysis:
     @cached_property
     def predictive_belief(self) -> Float[np.ndarray, "N T k"]:
         """p(context[t] | obs up to t, acts up to t-1), the belief before every step; NaN beyond an episode's end."""
+        if isinstance(self._chain, PhaseChain):
+            begin = by_context(self._chain.initial, self._chain.sizes).double().cpu().numpy()
+            return np.concatenate([np.broadcast_to(begin, self.following[:, :1].shape), self.following[:, :-1]], 1)
         filtered = torch.as_tensor(self.filtered)
         first = self._chain.initial.to(filtered).expand(len(filtered), 1, -1)
         return torch.cat([first, predict(filtered[:, :-1], self._chain.transition.to(filtered))], dim=1).numpy()
+
+    @cached_property
+    def following(self) -> Float[np.ndarray, "N T k"]:
+        """p(context[t+1] | obs up to t+1, acts up to t), the belief after every step; NaN beyond an episode's end."""
+        if isinstance(self._forward, semi_markov.PhaseFiltered):
+            return self._padded(self._forward.following)
+        assert isinstance(self._chain, ContextChain)
+        return predict(self.filtered, self._chain.transition.double().cpu().numpy())
 
     @cached_property
     def predicted(self) -> Float[np.ndarray, "N T S"]:

@@ -18,6 +18,7 @@ from mbrl_hdp.inference.agreement import Find, half_agreement, shares_by_context
 from mbrl_hdp.inference.building import Builder, build_model
 from mbrl_hdp.inference.choice import HeldOutScore, choose, held_out_score
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
+from mbrl_hdp.inference.duration_choice import duration_part, learn_duration, without_phases
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.levels import add_levels
 from mbrl_hdp.inference.model import ContextModel, FitReport, Part
@@ -47,6 +48,7 @@ def fit(
     max_contexts: int = 10,
     seed: int = 0,
     *,
+    duration: str | Part | None = None,
     config: FitConfig | None = None,
     warm_start: ContextModel | None = None,
     reset: str | None = None,
@@ -66,6 +68,8 @@ def fit(
         dynamics: name of a registered transition model, or a `Part`; auto compares several on held-out episodes.
         max_contexts: upper bound on the number of contexts; too large costs time, not quality.
         seed: seed of the fit; the same data, settings and seed give the same model.
+        duration: how long contexts last: name of a registered duration, or a `Part` (docs/durations.md). None: that of
+            `warm_start`, else geometric; auto compares several on held-out episodes.
         config: recipe, budget, learning rates, schedules, restarts and early stopping.
         warm_start: go on from this model's posterior (its parts and max_contexts are taken over). Contexts are added or
             removed where its residuals say so and held-out episodes agree (docs/contexts.md).
@@ -92,6 +96,8 @@ def fit(
     data = as_trajectories(data)
     _check_data(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
+    lasting = duration_part(registry, duration, warm_start)
+    warm_start = without_phases(warm_start)
     build = Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe)
     families = [warm_start.parts.dynamics] if warm_start else build.families
     place = resolve_device(device, lambda: has_small_networks((warm_start or build(0, families[-1])).dynamics))
@@ -120,6 +126,8 @@ def fit(
             bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
             polished = length_entry(length)
     found = _search_entry(structure or again.structure, runs, model, train) | again.entry
+    if warm_start is not None:
+        found["new_contexts"] = np.flatnonzero(~warm_start.kept[model.slots.cpu().numpy()]).tolist()
     if structure is not None and structure.time_s <= config.halves_within_s:
         found["half_agreement"] = half_agreement(model, train, _route(runs, best, config, max_contexts), seed)
     model.report = FitReport(
@@ -133,6 +141,7 @@ def fit(
     model = model.to("cpu")
     if warm_start is None:
         add_levels(model, data)
+    learn_duration(model, data, lasting, registry)
     model.report.fit_time_s = time.perf_counter() - started
     return model
 
@@ -190,6 +199,7 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
         runs.build.recipe.refit,
         search=lambda: _searched(train, config, most),
         build=lambda part: runs.build.again(before, part),
+        is_forced=config.search_again == "always",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,25 @@ from jaxtyping import Bool, Float, Int
 from mbrl.types import TransitionBatch
 from torch import Tensor
 
+from mbrl_hdp.belief.phase_filter import PhaseUpdate
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.alarm import DEFAULT_STEPS_PER_ALARM, NoveltyAlarm, NoveltyCalibration, check_calibration
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.dynamics import ContextDynamics
 from mbrl_hdp.inference.elbo import ElboScale, EpisodeBatch, elbo
-from mbrl_hdp.inference.online import OnlineFilter
+from mbrl_hdp.inference.imagined import first_state, next_state
+from mbrl_hdp.inference.online import OnlineFilter, PhaseFilter
+from mbrl_hdp.inference.parts import FitReport, ModelParts, Part
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.inference.row_density import compiled_row
 from mbrl_hdp.inference.views import model_views
 from mbrl_hdp.probability.markov import stationary
-from mbrl_hdp.types import ContextChain, ContextPosterior, TaskSpec
+from mbrl_hdp.probability.phases import context_chain
+from mbrl_hdp.types import ContextChain, ContextPosterior, PhaseChain, TaskSpec
+
+__all__ = ["ContextModel", "FitReport", "ModelParts", "Part"]
 
 Obs = Float[Tensor, "B S"]
 Act = Float[Tensor, "B A"]
@@ -34,50 +40,6 @@ State = dict[str, Tensor]
 Rng = torch.Generator | None
 # What mbrl-lib's `Model.sample` returns: next observations, no rewards, no terminations, next state.
 Step = tuple[Obs, None, None, State]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Which plugin a part of the model is, with its settings, so that a saved model can be built again."""
-
-    name: str
-    config: Any
-
-
-@dataclass(frozen=True)
-class ModelParts:
-    """The three plugins that a model is made of."""
-
-    prior: Part
-    dynamics: Part
-    distillation: Part
-
-
-@dataclass
-class FitReport:
-    """How a model came about; saved with it.
-
-    Attributes:
-        num_episodes: episodes it was learned from.
-        num_transitions: observed transitions among them.
-        seed: seed of the fit.
-        runs: one entry a run: transition model, where it started, steps that it took, whether it ended before the last
-            one, scores on held-out data, whether it was taken.
-        polish: steps that the last phase took and whether early stopping ended it; empty where there was none.
-        search: what the structure search found, and the runs that were left out because nothing was left to explain.
-        levels: the tree of merges (`mbrl_hdp.inference.levels.Level`), the model's own contexts first; empty after a
-            refit.
-        fit_time_s: seconds that the fit took.
-    """
-
-    num_episodes: int = 0
-    num_transitions: int = 0
-    seed: int = 0
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    polish: dict[str, Any] = field(default_factory=dict)
-    search: dict[str, Any] = field(default_factory=dict)
-    levels: list[dict[str, Any]] = field(default_factory=list)
-    fit_time_s: float = 0.0
 
 
 class ContextModel(mbrl.models.Model):
@@ -95,7 +57,11 @@ class ContextModel(mbrl.models.Model):
         report: how the model was learned.
         level_heads: parameters of the heads of merged contexts, one for each merge of `report.levels`.
         is_settled: whether every active slot is a context, because the number was known (`fit.num_contexts`).
+        phases: how long contexts last, where that was learned (docs/durations.md); it then replaces the prior's chain.
+        novelty: what the novelty alarm was calibrated on; None before. A refit starts without.
     """
+
+    _kept: Tensor
 
     def __init__(
         self, task: TaskSpec, prior: ContextPrior, dynamics: ContextDynamics, distillation: Distiller, parts: ModelParts
@@ -106,6 +72,7 @@ class ContextModel(mbrl.models.Model):
         self.report = FitReport()
         self.level_heads: dict[str, Tensor] = {}
         self.is_settled = False
+        self.phases: PhaseChain | None = None
         self.num_data_episodes: int | None = None
         self.num_data_transitions: int | None = None
         self.register_buffer("is_active", torch.ones(task.max_contexts, dtype=torch.bool))
@@ -124,16 +91,28 @@ class ContextModel(mbrl.models.Model):
 
     def extract(self) -> None:
         """Decide anew which slots to keep and reduce the chain to them (Theorem 1)."""
+        self.novelty: NoveltyCalibration | None = None  # heads or chain may have changed
         with torch.no_grad():
             posterior = self.posterior()
             keep = self.is_active if self.is_settled else self.distillation.keep(posterior)
-            self._kept = keep_at_least(posterior, keep).to(self.is_active.device)
+            kept = keep_at_least(posterior, keep).to(self.is_active.device)
+            if not bool((kept == self._kept).all()):
+                self.phases, self.report.duration = None, {}  # they belonged to other contexts
+            self._kept = kept
             self._chain = apply_keep_mask(posterior, self._kept)
+        self.use_phases(self.phases)
+
+    def use_phases(self, phases: PhaseChain | None) -> None:
+        """Let contexts last as these phases say; what is shown of the chain is then what they look like by step."""
+        self.phases = phases
+        if phases is not None:
+            self._chain = ContextChain(*(part.float() for part in vars(context_chain(phases)).values()))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContextModel:
         """Move everything, the distilled chain too (`to`, `cpu`, `cuda`, `double`)."""
         super()._apply(fn, recurse)
         self._chain = ContextChain(fn(self._chain.initial), fn(self._chain.transition))
+        self.phases = None if self.phases is None else self.phases.map(fn)
         self.device = self._kept.device
         return self
 
@@ -141,6 +120,11 @@ class ContextModel(mbrl.models.Model):
     def chain(self) -> ContextChain:
         """The distilled chain as tensors, width `num_contexts`."""
         return self._chain
+
+    @property
+    def states(self) -> PhaseChain | None:
+        """The chain over (context, phase); None where every context has a single phase: `chain` is the same then."""
+        return None if self.phases is None or max(self.phases.sizes) == 1 else self.phases
 
     @property
     def slots(self) -> Int[Tensor, " k"]:
@@ -210,7 +194,7 @@ class ContextModel(mbrl.models.Model):
                 f"the model was learned on {self.task.obs_dim} observations and {self.task.act_dim} actions a step; "
                 f"this data has {data.obs_dim} and {data.act_dim}"
             )
-        return Analysis.of(data, self._chain, self.dynamics, self.slots)
+        return Analysis.of(data, self.states or self._chain, self.dynamics, self.slots)
 
     def filter(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
         """Return p(context[t] | obs up to t+1, acts up to t); NaN beyond an episode's end."""
@@ -267,7 +251,23 @@ class ContextModel(mbrl.models.Model):
         if self.device.type != "cpu":
             return copy.deepcopy(self).to("cpu").online_filter()
         density = compiled_row(self.dynamics, self.slots) or self._row_log_lik
+        if self.states is not None:
+            return PhaseFilter(PhaseUpdate(self.states), density)
         return OnlineFilter(self.initial, self.transition, density)
+
+    def novelty_alarm(
+        self, data: Trajectories | None = None, false_alarms_per: int | float = DEFAULT_STEPS_PER_ALARM
+    ) -> NoveltyAlarm:
+        """Return an alarm that is raised when no known context explains the last steps (docs/novelty.md).
+
+        Args:
+            data: episodes with known contexts only that the model was not trained on: calibrates the alarm, kept in
+                `novelty` and saved with the model. None: as calibrated before.
+            false_alarms_per: steps between two false alarms, on average, at least.
+        """
+        if data is not None:
+            self.novelty = NoveltyCalibration.of(self.analyse(data))
+        return NoveltyAlarm(check_calibration(self.novelty), false_alarms_per)
 
     def _row_log_lik(self, obs: Any, act: Any, next_obs: Any) -> Float[np.ndarray, " k"]:
         rows = [self._tensor(np.atleast_2d(row)) for row in (obs, act, next_obs)]
@@ -319,9 +319,12 @@ class ContextModel(mbrl.models.Model):
     def reset(self, obs: Obs | np.ndarray, rng: Rng = None, belief: Float[Tensor, "B k"] | None = None) -> State:
         """Begin imagined trajectories: the first context is drawn from `belief`, else from `initial`.
 
+        A belief may be over `states` where contexts have phases.
         mbrl-lib's ModelEnv hands over an array, whatever its own annotation says.
         """
         obs = torch.as_tensor(obs, dtype=torch.float32, device=self.device)
+        if self.states is not None:
+            return {"obs": obs, **first_state(self.states, len(obs), belief, rng)}
         first = self._chain.initial.expand(len(obs), -1) if belief is None else belief
         return {"obs": obs, "context": torch.multinomial(first, 1, generator=rng).squeeze(-1)}
 
@@ -334,6 +337,8 @@ class ContextModel(mbrl.models.Model):
                 next_obs = self.dynamics.predict(obs, act, slot)
             else:
                 next_obs = self.dynamics.sample(obs, act, slot, rng)
+            if self.states is not None:
+                return next_obs, None, None, {"obs": next_obs, **next_state(self.states, model_state["state"], rng)}
             next_context = torch.multinomial(self._chain.transition[context], 1, generator=rng).squeeze(-1)
         return next_obs, None, None, {"obs": next_obs, "context": next_context}
 

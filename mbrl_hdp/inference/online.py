@@ -11,6 +11,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from mbrl_hdp.belief.filter import update_belief_into
+from mbrl_hdp.belief.phase_filter import PhaseUpdate
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.row_density import CompiledRow, fill_row
 
@@ -115,10 +116,7 @@ class OnlineFilter:
             self._log_lik(self._obs, act, self._next_obs, out=self._densities)
         else:
             self._densities[:] = self._log_lik(self._obs, np.asarray(act), self._next_obs)
-        self.log_evidence = update_belief_into(
-            self._belief, self._densities, self._transition, self._filtered, self._following
-        )
-        self._belief, self._following = self._following, self._belief
+        self._move()
         self._obs, self._next_obs = self._next_obs, self._obs
         self.num_steps += 1
         if out is None:
@@ -169,6 +167,18 @@ class OnlineFilter:
         self._obs, self._next_obs = (obs if obs.size else None), np.zeros_like(obs)
         self.log_evidence, self.num_steps = log_evidence, num_steps
 
+    @property
+    def states(self) -> Float[np.ndarray, " S"] | None:
+        """Belief over (context, phase); None where contexts have no phases."""
+        return None
+
+    def _move(self) -> None:
+        """Weigh the belief by the densities of the step and move it along the chain."""
+        self.log_evidence = update_belief_into(
+            self._belief, self._densities, self._transition, self._filtered, self._following
+        )
+        self._belief, self._following = self._following, self._belief
+
     def _begin(self) -> None:
         self._belief[:] = self._initial
         self._filtered[:] = self._initial
@@ -183,16 +193,62 @@ class OnlineFilter:
         fill_row(row, obs, "obs")
         return row
 
-    def _distribution(self, values: Any, name: str) -> Vector:
-        found = np.zeros(self.num_contexts)
+    def _distribution(self, values: Any, name: str, size: int | None = None) -> Vector:
+        found = np.zeros(self.num_contexts if size is None else size)
         fill_row(found, values, name)
         if not (np.isfinite(found).all() and (found >= 0).all() and abs(found.sum() - 1.0) < _SUM_TOLERANCE):
-            raise DataError(f"the {name} of this state is no distribution over {self.num_contexts} contexts: {found}")
+            raise DataError(f"the {name} of this state is no distribution of {len(found)} numbers: {found}")
         return found
 
     def _fingerprint(self) -> str:
         """Return a name of the chain; a refit of the same data changes it."""
         return hashlib.sha256(self._initial.tobytes() + self._transition.tobytes()).hexdigest()[:16]
+
+
+class PhaseFilter(OnlineFilter):
+    """The same for contexts with phases: it knows how long a context has lasted; `belief` is by context.
+
+    Densities belong to contexts, so that `filtered` and the evidence are those of the belief by context; only the move
+    along the chain needs the phases (and allocates).
+    """
+
+    def __init__(self, update: PhaseUpdate, log_lik: LogLik | CompiledRow) -> None:
+        self._phases, self._states = update, update.initial.copy()
+        initial = update.contexts(update.initial)
+        super().__init__(initial, np.eye(len(initial)), log_lik)
+
+    @property
+    def states(self) -> Float[np.ndarray, " S"]:
+        """Predictive distribution of the (context, phase) that acts next (a copy)."""
+        return self._states.copy()
+
+    def fresh(self) -> PhaseFilter:
+        """Return another filter of the same model, before its first `reset`."""
+        return PhaseFilter(self._phases, self._log_lik)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that `restore` needs, the phases included, as plain arrays (copies)."""
+        return super().state() | {"states": self.states}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; nothing has changed where it raises `DataError`."""
+        if "states" not in state:
+            raise DataError("the state of this online filter has no 'states': contexts of this model have phases")
+        states = self._distribution(state["states"], "states", len(self._states))
+        super().restore(state)
+        self._states = states
+
+    def _move(self) -> None:
+        super()._move()
+        _, self._states = self._phases(self._states, self._densities)
+        self._belief[:] = self._phases.contexts(self._states)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._states = self._phases.initial.copy()
+
+    def _fingerprint(self) -> str:
+        return hashlib.sha256(b"".join(part.tobytes() for part in self._phases.parts)).hexdigest()[:16]
 
 
 def _number(state: Mapping[str, Any], name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -9,18 +10,26 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 _SECONDS_BETWEEN_LINES = 10.0
+_NUMBERS = re.compile(r"[-+]?\d[\d.,e+-]*|\s")
 
 
 class PlainLines:
-    """Progress where there is no terminal (a file, a pipe, a batch job): a line on stdout every ten seconds."""
+    """Progress where there is no terminal (a file, a pipe, a batch job): lines on stdout.
+
+    A line comes when a new part of the work begins, and every ten seconds within a part. Lines of one part differ in
+    their numbers only.
+    """
 
     def __init__(self, is_wanted: bool, console: Console) -> None:
         self._is_on = is_wanted and not console.is_terminal
         self._last = time.monotonic()
+        self._part = ""
 
     def says(self, words: str, is_due: bool = False) -> None:
-        """Print a line if the last one is old enough, or if this one is due in any case."""
-        if self._is_on and (is_due or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES):
+        """Print a line if a part begins, if the last line is old enough, or if this one is due in any case."""
+        part = _NUMBERS.sub("", words)
+        is_new, self._part = part != self._part, part
+        if self._is_on and (is_due or is_new or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES):
             self._last = time.monotonic()
             print(words, flush=True)
 
@@ -41,8 +50,10 @@ class FitProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
+        if kind is None:
+            self._lines.says("last checks: halves of the episodes, and fewer contexts", is_due=True)
 
     @property
     def num_done(self) -> int:

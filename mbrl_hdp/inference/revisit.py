@@ -61,6 +61,7 @@ def revisit(
     schedule: Schedule,
     search: Search,
     build: Build,
+    is_forced: bool = False,
 ) -> Revisit:
     """Return the candidates that compete with a plain refit.
 
@@ -71,6 +72,7 @@ def revisit(
         schedule: schedule of a refit.
         search: runs the structure search on the data.
         build: returns a fresh model with a given transition model.
+        is_forced: search even where the quick look promises nothing.
     """
     look = look_at(model, data)
     size = int(data.is_observed.sum())
@@ -79,7 +81,7 @@ def revisit(
     if look.merge is not None and isinstance(model.prior, StartablePrior):
         fewer = one_fewer(model, data)
         starts.append(Start("one fewer", model.parts.dynamics, schedule, is_refit=True, model=fewer))
-    structure = search() if _is_due(look, size, last) else None
+    structure = search() if is_forced or _is_due(look, size, last) else None
     if structure is not None:
         starts.append(_regrouped(model, data, structure, build))
         last = {"gain": look.gain, "num_transitions": size}

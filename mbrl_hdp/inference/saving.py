@@ -22,14 +22,17 @@ from mbrl_hdp.data.manifest import MANIFEST
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, PluginError, did_you_mean
 from mbrl_hdp.hooks import Registry, load_registry
+from mbrl_hdp.inference.alarm import NoveltyCalibration
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
 from mbrl_hdp.inference.model import ContextModel, FitReport, ModelParts, Part
-from mbrl_hdp.types import TaskSpec
+from mbrl_hdp.types import PhaseChain, TaskSpec
 
 SCHEMA_VERSION = 2
 _NUMBERS, _WORDS = "model.safetensors", "model.json"
-_LEVELS = "levels."
+_LEVELS, _PHASES = "levels.", "phases."
 _KINDS = ("prior", "dynamics", "distillation")
+_DURATION = "duration"  # models of earlier versions have none
+_PHASE_PARTS = ("initial", "stay", "advance", "leave", "moves")
 
 
 def save_model(model: ContextModel, folder: Path) -> None:
@@ -41,13 +44,16 @@ def save_model(model: ContextModel, folder: Path) -> None:
         "task": dataclasses.asdict(model.task),
         "parts": {
             kind: {"name": part.name, "config": _plain(part.config), "package": _package(part.config)}
-            for kind, part in ((kind, getattr(model.parts, kind)) for kind in _KINDS)
+            for kind, part in ((kind, getattr(model.parts, kind)) for kind in (*_KINDS, _DURATION))
+            if part is not None
         },
         "report": dataclasses.asdict(model.report),
         "is_settled": model.is_settled,
+        **({} if model.phases is None else {"phases": list(model.phases.sizes)}),
+        "novelty": None if model.novelty is None else model.novelty.words(),
     }
     level_heads = {_LEVELS + name: value for name, value in model.level_heads.items()}
-    write_tensors(folder / _NUMBERS, model.state_dict() | level_heads, words)
+    write_tensors(folder / _NUMBERS, model.state_dict() | level_heads | _phase_tensors(model.phases), words)
     with atomic_path(folder / _WORDS) as path:
         path.write_text(json.dumps(words, indent=2))
 
@@ -73,7 +79,8 @@ def load(folder: str | Path, registry: Registry | None = None, device: str = "cp
     registry = registry or load_registry()
     try:
         task = TaskSpec(**words["task"])
-        parts = ModelParts(**{kind: _part(kind, words["parts"][kind], registry) for kind in _KINDS})
+        kinds = (*_KINDS, *([_DURATION] if _DURATION in words["parts"] else []))
+        parts = ModelParts(**{kind: _part(kind, words["parts"][kind], registry) for kind in kinds})
         report = FitReport(**words["report"])
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{folder / _NUMBERS} is damaged: {error}; save the model again") from error
@@ -93,14 +100,46 @@ def load_parameters(model: ContextModel, folder: Path) -> None:
 
 
 def _fill(model: ContextModel, words: Mapping[str, Any], tensors: dict[str, torch.Tensor], path: Path) -> None:
-    own = {name: value for name, value in tensors.items() if not name.startswith(_LEVELS)}
-    model.level_heads = {name.removeprefix(_LEVELS): tensors[name] for name in tensors.keys() - own.keys()}
+    own = {name: value for name, value in tensors.items() if not name.startswith((_LEVELS, _PHASES))}
+    model.level_heads = {name.removeprefix(_LEVELS): tensors[name] for name in tensors if name.startswith(_LEVELS)}
     try:
         model.load_state_dict(own)
     except RuntimeError as error:
         raise CheckpointError(f"{path} belongs to another model: {' '.join(str(error).split())}") from error
     model.is_settled = bool(words.get("is_settled", False))
+    model.phases = None
     model.extract()
+    model.use_phases(_read_phases(words, tensors, model.num_contexts, path))
+    novelty = words.get("novelty")  # models of earlier versions have none
+    model.novelty = None if novelty is None else _calibration(novelty, path)
+
+
+def _calibration(words: dict[str, Any], path: Path) -> NoveltyCalibration:
+    try:
+        return NoveltyCalibration.from_words(words)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}; save the model again") from error
+
+
+def _phase_tensors(phases: PhaseChain | None) -> dict[str, torch.Tensor]:
+    return {} if phases is None else {_PHASES + name: getattr(phases, name).contiguous() for name in _PHASE_PARTS}
+
+
+def _read_phases(
+    words: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], num_contexts: int, path: Path
+) -> PhaseChain | None:
+    """Return how long contexts last, None where the model has no phases."""
+    if "phases" not in words:
+        return None
+    sizes = tuple(int(size) for size in words["phases"])
+    try:
+        phases = PhaseChain.of((tensors[_PHASES + name] for name in _PHASE_PARTS), sizes)
+    except KeyError as error:
+        raise CheckpointError(f"{path} is damaged: {error} is missing; save the model again") from error
+    states = {tuple(getattr(phases, name).shape) for name in _PHASE_PARTS[:-1]}
+    if len(sizes) != num_contexts or min(sizes) < 1 or states != {(sum(sizes),)} or len(phases.moves) != num_contexts:
+        raise CheckpointError(f"{path} is damaged: its phases do not belong to {num_contexts} contexts")
+    return phases
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -135,7 +174,18 @@ def _part(kind: str, words: dict[str, Any], registry: Registry) -> Part:
     for key in words["config"]:
         if key not in known:
             raise CheckpointError(f"{kind} {words['name']!r} has no setting {key!r}; {did_you_mean(key, known)}")
-    return Part(words["name"], plugin.spec.config(**words["config"]))
+    return Part(words["name"], _settings(plugin.spec.config, words["config"]))
+
+
+def _settings(kind: type[Any], words: Mapping[str, Any]) -> Any:
+    """Return a plugin's settings from plain words, settings within settings as well."""
+    standard = kind()
+    values = dict(words)
+    for key, value in words.items():
+        own = getattr(standard, key)
+        if dataclasses.is_dataclass(own) and isinstance(value, Mapping):
+            values[key] = _settings(type(own), value)
+    return kind(**values)
 
 
 def _package(config: Any) -> str | None:

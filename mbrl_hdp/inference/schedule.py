@@ -96,6 +96,12 @@ class FitConfig:
         "regions of the state space (behaviours and their phases)",
         choices=("forbid", "allow"),
     )
+    search_again: str = setting(
+        "due",
+        "when a refit searches its data for other contexts: due (a context would be better as two, and more is known "
+        "than at the last search) or always",
+        choices=("due", "always"),
+    )
     halves_within_s: float = setting(
         60.0,
         "where the structure search took no more processor seconds than this, contexts are found anew in each half of "

@@ -46,9 +46,11 @@ def without_spurious(model: ContextModel, registry: Registry | None = None) -> C
     small.report = model.report
     small.is_settled = model.is_settled
     small.extract()
+    small.use_phases(model.phases)
     if small.num_contexts != model.num_contexts:
         raise ConfigError(
             f"distillation {model.parts.distillation.name!r} drops contexts again that it had kept; "
             "lower distillation.test_threshold"
         )
+    small.novelty = model.novelty
     return small

@@ -22,8 +22,8 @@ class EarlyStop(Generic[State]):
         tolerance: gains up to this do not count.
         every: steps between two looks.
         first_step: the run is left alone before this step.
-        snapshot: gives a copy of the run's state.
-        measure: gives the objective, to be made large; None takes the steps' own values.
+        snapshot: returns a copy of the run's state.
+        measure: returns the objective, to be made large; None takes the steps' own values.
         best: state with the largest objective seen, None before the first look.
     """
 

@@ -114,7 +114,7 @@ def _assurance(found: Found) -> tuple[str, str]:
 def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
     if found["num_contexts"] == found["max_contexts"] > 1:
         yield (
-            f"all {found['max_contexts']} slots are in use, so there may be more contexts",
+            f"all {found['max_contexts']} contexts that were allowed are in use, so there may be more",
             f"max_contexts={2 * found['max_contexts']}",
         )
 
@@ -130,11 +130,13 @@ def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
             f"if it is not a real context, distillation.test_threshold={rounded(1.5 * smallest)}",
         )
     dropped = [mass for slot, mass in enumerate(found["slot_mass"]) if slot not in found["slots"]]
-    if dropped and max(dropped) > threshold / _CLEAR_FACTOR:
+    # Slots without data share what the prior expects of contexts not yet seen: on a short log, several per cent each.
+    stands_out = len(dropped) == 1 or (dropped and max(dropped) > _CLEAR_FACTOR * min(dropped))
+    if stands_out and max(dropped) > threshold / _CLEAR_FACTOR:
         largest = max(dropped)
         lower = rounded(largest / 2)
         yield (
-            f"a dropped slot still holds {largest:.1%}, close to the threshold of {threshold:.1%}",
+            f"a candidate context, dropped, still holds {largest:.1%}, close to the threshold of {threshold:.1%}",
             f"if a rare context is missing, distillation.train_threshold={lower} distillation.test_threshold={lower}",
         )
 

@@ -143,12 +143,12 @@ class _FisherGradient(torch.autograd.Function):
         weights = weights.to(torch.float64)
         derivatives = ctx.messages.weighted_derivatives(weights)
         by_log_lik = derivatives.marginals * weights[:, None, None].to(ctx.dtypes[2])
-        by_initial = _cut(derivatives.by_initial, ctx.dtypes[0]).to(ctx.devices[0])
-        by_transition = _cut(derivatives.by_transition, ctx.dtypes[1]).to(ctx.devices[1])
+        by_initial = cut_to_range(derivatives.by_initial, ctx.dtypes[0]).to(ctx.devices[0])
+        by_transition = cut_to_range(derivatives.by_transition, ctx.dtypes[1]).to(ctx.devices[1])
         return by_initial, by_transition, by_log_lik, None
 
 
-def _cut(values: Tensor, dtype: torch.dtype) -> Tensor:
+def cut_to_range(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Keep within the dtype's range: a zero entry's gradient may be huge, and inf times a mask's 0 would be NaN."""
     largest = torch.finfo(dtype).max
     return values.clamp(-largest, largest).to(dtype)

@@ -39,10 +39,11 @@ def message_inputs(
         raise ValueError(f"log_lik has {num_contexts} contexts, but the chain's shapes are {shapes}")
     initial = chain.initial.detach().to(log_lik.device, torch.float64).contiguous()
     transition = chain.transition.detach().to(log_lik.device, torch.float64).contiguous()
-    return MessageInputs(initial, transition, log_lik.detach(), _checked_lengths(log_lik, lengths))
+    return MessageInputs(initial, transition, log_lik.detach(), checked_lengths(log_lik, lengths))
 
 
-def _checked_lengths(log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None) -> Int[Tensor, " B"]:
+def checked_lengths(log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None) -> Int[Tensor, " B"]:
+    """Return the lengths on `log_lik`'s device, the whole sequences if there are none; raise if they do not fit."""
     batch, num_steps, _ = log_lik.shape
     if lengths is None:
         return torch.full((batch,), num_steps, device=log_lik.device)

@@ -1,4 +1,4 @@
-"""What a person is told about a fit: how sure its contexts are (`inference.verdict`), and what to change."""
+"""What is reported about a fit: how sure its contexts are (`inference.verdict`), and what to change."""
 
 from __future__ import annotations
 

@@ -123,6 +123,12 @@ class Comparison:
         """Names of the environments."""
         return tuple(dict.fromkeys(row.env for row in self.rows))
 
+    @property
+    def versions(self) -> dict[str, str] | None:
+        """Versions of Python and packages, where all finished runs have the same; else None."""
+        found = [run.summary.get("versions") for row in self.rows for run in row.runs]
+        return found[0] if found and all(each == found[0] for each in found) else None
+
 
 def compare_runs(paths: Iterable[str | Path]) -> Comparison:
     """Compare runs, grouped by every setting in which they differ, except for the seed.

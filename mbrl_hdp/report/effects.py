@@ -212,15 +212,17 @@ def effect_lines(found: Sequence[Effect]) -> list[str]:
 
 
 def effect_rows(found: Sequence[Effect], names: Names, most: int = 12) -> list[tuple[str, list[float]]]:
-    """Return a row for each gain, drift and noise, a number for each context; of many, those that differ most."""
+    """Return a row for each gain, drift and noise, a number for each context; of many, those that differ most.
+
+    Columns that never change have none.
+    """
+    moving = [
+        (i, o) for i, o in enumerate(names.obs) if not all(e.drift[i] == 0.0 and e.noise[i] == 0.0 for e in found)
+    ]
     rows = [
-        *(
-            (f"gain of {a} on {o}", [e.gain[i][j] for e in found])
-            for j, a in enumerate(names.act)
-            for i, o in enumerate(names.obs)
-        ),
-        *((f"drift of {o}", [e.drift[i] for e in found]) for i, o in enumerate(names.obs)),
-        *((f"noise of {o}", [e.noise[i] for e in found]) for i, o in enumerate(names.obs)),
+        *((f"gain of {a} on {o}", [e.gain[i][j] for e in found]) for j, a in enumerate(names.act) for i, o in moving),
+        *((f"drift of {o}", [e.drift[i] for e in found]) for i, o in moving),
+        *((f"noise of {o}", [e.noise[i] for e in found]) for i, o in moving),
     ]
     if len(rows) > most:
         order = sorted(range(len(rows)), key=lambda n: -float(np.ptp(rows[n][1]) / (np.abs(rows[n][1]).max() + 1e-12)))

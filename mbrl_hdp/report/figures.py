@@ -20,6 +20,7 @@ from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.palette import DROPPED, UNKNOWN, context_colours
+from mbrl_hdp.report.stays import stays_figure
 from mbrl_hdp.report.summary import FitSummary, Truth
 
 _MAX_ANNOTATED, _MAX_TICKS = 6, 20
@@ -27,11 +28,12 @@ _MAX_EPISODES, _MAX_STEPS, _MAX_COLUMNS = 3, 1000, 4
 
 
 def save_figures(model: ContextModel, found: Analysis, summary: FitSummary, folder: Path) -> list[Path]:
-    """Write transition.png, stationary.png and contexts.png; return their paths."""
+    """Write transition.png, stationary.png, contexts.png and stays.png; return their paths."""
     figures = {
         "transition.png": transition_figure(model, summary),
         "stationary.png": stationary_figure(summary),
         "contexts.png": contexts_figure(found, summary),
+        "stays.png": stays_figure(summary.stays),
     }
     for name, figure in figures.items():
         with atomic_path(folder / name) as path:

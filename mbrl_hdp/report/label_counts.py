@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Int
 
 from mbrl_hdp.inference.analysis import Analysis
-from mbrl_hdp.report.calibration import Calibration, calibrate
+from mbrl_hdp.inference.calibration import Calibration, calibrate
+from mbrl_hdp.inference.duration import labelled_stays
 
 _MOST_POINTS = 80
 
@@ -78,12 +79,9 @@ def count_moves(labels: Int[np.ndarray, "N T"], num_contexts: int) -> Int[np.nda
 
 def dwells(labels: Int[np.ndarray, "N T"], num_contexts: int) -> list[Dwell]:
     """Measure the stays in every context; -1 ends an episode."""
-    padded = np.concatenate([labels, np.full((len(labels), 1), -1, dtype=labels.dtype)], axis=1).reshape(-1)
-    starts = np.append(0, np.flatnonzero(np.diff(padded)) + 1)
-    lengths = np.diff(np.append(starts, len(padded)))
-    values = padded[starts]
-    is_cut = np.append(values[1:], -1) < 0
-    return [_dwell(lengths[values == k], is_cut[values == k]) for k in range(num_contexts)]
+    stays = labelled_stays(labels)
+    own = [stays.of(context, has_first=True) for context in range(num_contexts)]
+    return [_dwell(lengths, ~is_ended) for lengths, is_ended in own]
 
 
 def _dwell(lengths: Int[np.ndarray, " n"], is_cut: np.ndarray) -> Dwell:

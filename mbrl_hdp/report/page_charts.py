@@ -53,8 +53,14 @@ def metric_curve(history: RunHistory, key: str, label: str) -> Markup:
     places = history.columns["num_real_episodes"]
     known = np.isfinite(values)
     top = max(float(values[known].max()) * 1.15, 1.0)
-    axes = Axes(_EPISODES, label, label, 340, 200, (0.0, float(places.max())), (0.0, top), True)
+    axes = Axes(
+        _EPISODES, label, label, 340, 200, (0.0, float(places.max())), (0.0, top), True, _is_whole(values[known])
+    )
     return chart([Line(label, places[known].tolist(), values[known].tolist(), context(2))], axes)
+
+
+def _is_whole(values: np.ndarray[Any, Any]) -> bool:
+    return bool((values % 1 == 0).all() and values.max() > 1)
 
 
 def group_curves(comparison: Comparison, env: str) -> tuple[Markup, list[Line]]:
@@ -75,20 +81,43 @@ def group_curves(comparison: Comparison, env: str) -> tuple[Markup, list[Line]]:
     return chart([*thin, *lines], axes), lines
 
 
-def survival(dwell: Mapping[str, Any], stay: float, number: int) -> Markup:
-    """Draw the share of stays in a context that last longer: counted in the labels, and by the model."""
+def survival(dwell: Mapping[str, Any], stay: float, number: int, fitted: Mapping[str, Any] | None = None) -> Markup:
+    """Draw the share of stays in a context that last longer: counted in the labels, and by the model.
+
+    Args:
+        dwell: what was counted.
+        stay: probability of staying, for a model without phases.
+        number: which context.
+        fitted: `steps` and `survival` of the model, where they were written.
+    """
     last = max(*dwell["steps"], 1)
-    if stay < 1.0:
+    if fitted is None and stay < 1.0:
         last = max(last, min(4.0 / max(1.0 - stay, 1e-6), 3.0 * last))
     places = np.linspace(0.0, last, 60)
+    curve = places.tolist(), (max(stay, 0.0) ** places).tolist()
+    if fitted is not None:
+        curve = fitted["steps"], fitted["survival"]
+        last = max(last, *fitted["steps"])
     counted = [*zip(dwell["steps"], dwell["survival"], strict=True)]
     steps, shares = [x for x, _ in counted], [y for _, y in counted]
     lines = [
-        Line("model", places.tolist(), (max(stay, 0.0) ** places).tolist(), "var(--ink)", style="dashed", width=1.2),
+        Line("model", *curve, "var(--ink)", style="dashed", width=1.2),
         Line("labels", steps, shares, context(number), style="step"),
     ]
     title = f"share of stays in context {number} that last longer than so many steps"
     return chart(lines, Axes("steps", "share that lasts longer", title, 300, 190, (0.0, last), (0.0, 1.02)))
+
+
+def stays(fit: Mapping[str, Any], number: int) -> Markup:
+    """Draw how many stays ended after so many steps: counted in the labels, and as the model expects."""
+    edges = [edge + 0.5 for edge in fit["edges"]]
+    lines = [
+        Line("labels", edges, [*fit["counted"], 0], context(number), style="step"),
+        Line("model", edges, [*fit["expected"], 0], "var(--ink)", style="step", width=1.2),
+    ]
+    title = f"stays in context {number} that ended after so many steps"
+    top = 1.08 * max(*fit["counted"], *fit["expected"], 1.0)
+    return chart(lines, Axes("steps", "stays that ended", title, 300, 190, (0.0, edges[-1]), (0.0, top)))
 
 
 def reliability(summary: Mapping[str, Any]) -> tuple[Markup, list[Line]]:

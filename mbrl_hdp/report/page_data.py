@@ -39,11 +39,13 @@ class ModelView:
         summary: the content of summary.json of a fit.
         timeline: the data, drawn; None where it was not kept.
         context_names: words of the true contexts; empty where they have numbers.
+        notes: what was decided when the data was read.
     """
 
     summary: dict[str, Any]
     timeline: Timeline | None
     context_names: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def fit_page(folder: Path) -> Page:
     columns = ColumnNames.load(folder)
     timeline = Timeline.load(folder)
     notes = [] if timeline else ["The log is not shown: an earlier version wrote this folder; fit again to see it."]
-    view = ModelView(read_json(folder / "summary.json"), timeline, () if columns is None else columns.context_names)
+    names, read = ((), ()) if columns is None else (columns.context_names, columns.notes)
+    view = ModelView(read_json(folder / "summary.json"), timeline, names, read)
     source = str(_parsed(settings, folder).get("data") or folder.resolve().name)
     return Page("fit", Path(source).name, str(folder), model=view, settings=settings, notes=notes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.experiments.summary import git_commit, versions
 from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.fit import FEWEST_TO_SPLIT
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
 from mbrl_hdp.inference.verdict import facts
@@ -21,6 +22,7 @@ from mbrl_hdp.report.advice import Advice, advise
 from mbrl_hdp.report.effects import Effect, Names, effect_lines, effect_table, effects
 from mbrl_hdp.report.label_counts import Counted, count_labels
 from mbrl_hdp.report.sensor_noise import sensor_noise
+from mbrl_hdp.report.stays import StayFit, stay_fits
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class FitSummary:
         remarks: what else a reader should know, a sentence each.
         names: names of the columns.
         counted: what was counted in the labels; None without data.
+        is_held_out: whether the scores of `runs` are of episodes that they did not learn from.
+        duration: how long contexts last: name, phases of every context, what was compared; empty where nothing was
+            learned.
+        stays: how long contexts stay in the labels and under the model; empty without data.
     """
 
     num_contexts: int
@@ -112,6 +118,9 @@ class FitSummary:
     names: Names
     counted: Counted | None
     train_threshold: float | None = None
+    is_held_out: bool = False
+    duration: dict[str, Any] = field(default_factory=dict)
+    stays: list[StayFit] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of summary.json; what is unknown is null."""
@@ -182,6 +191,9 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         names=names,
         counted=None if found is None else count_labels(found, None if truth is None else truth.to_true),
         train_threshold=getattr(model.parts.distillation.config, "train_threshold", None),
+        is_held_out=model.report.num_episodes >= FEWEST_TO_SPLIT,
+        duration=model.report.duration,
+        stays=[] if found is None else stay_fits(model, found.most_likely),
     )
 
 
@@ -197,7 +209,9 @@ def _holes(found: Analysis) -> Iterator[str]:
     num_holey = int((data.is_step & ~data.is_observed).sum())
     if num_holey:
         num_used = int(((found.log_lik != 0).any(-1).cpu().numpy() & ~data.is_observed).sum())
-        yield f"{num_holey} steps have missing values; {num_used} of them inform through the values that are there"
+        steps = "1 step has" if num_holey == 1 else f"{num_holey} steps have"
+        informs = f"{num_used} of them {'informs' if num_used == 1 else 'inform'}"
+        yield f"{steps} missing values; {informs} through the values that are there"
 
 
 def compare(model: ContextModel, found: Analysis) -> Truth | None:
@@ -239,18 +253,39 @@ def _contexts_found(count: int) -> str:
 
 def _contexts(summary: FitSummary) -> list[str]:
     columns = "".join(f"{f'to {k}':>8}" for k in range(summary.num_contexts))
-    lines = [f"{'context':<8}{'share of time':>14}{'stays for':>14}{'region':>8}   next context:{columns}"]
+    head = f"{'context':<8}{'share of time':>14}{'stays for':>14}{'in labels':>11}{'region':>8}"
+    lines = [f"{head}   next context:{columns}"]
     for k in range(summary.num_contexts):
         row = "".join(f"{value:>8.3f}" for value in summary.transition[k])
         dwell = f"{summary.mean_dwell[k]:.1f} steps" if summary.mean_dwell[k] < 1e4 else "for ever"
         share = summary.regions[k]
         region = "-" if share is None else f"{share:.0%}"
-        lines.append(f"{k:<8}{summary.stationary[k]:>14.1%}{dwell:>14}{region:>8}   {'':>13}{row}")
+        counted = "-" if summary.counted is None else _steps(summary.counted.dwells[k].mean)
+        lines.append(f"{k:<8}{summary.stationary[k]:>14.1%}{dwell:>14}{counted:>11}{region:>8}   {'':>13}{row}")
     if any(share is not None for share in summary.regions):
         lines.append(
             "region: how much of when a context is left follows from state and action; a hidden one is near 0 %"
         )
-    return lines
+    return lines + _lasting(summary)
+
+
+def _steps(mean: float | None) -> str:
+    return "never left" if mean is None else f"{mean:.1f}"
+
+
+def _lasting(summary: FitSummary) -> list[str]:
+    """Return in words how long contexts last, where that was learned."""
+    found = summary.duration
+    if "sizes" not in found:
+        return []
+    sizes = ", ".join(map(str, found["sizes"]))
+    words = {
+        "minimum": f"at least {sizes} steps, then geometric",
+        "negative_binomial": f"negative binomial, {sizes} phases",
+    }.get(found["name"], f"{found['name']}, {sizes} phases")
+    gains = [f"{each['name']} {each['gain']:+.1f} (+- {each['error']:.1f})" for each in found["compared"][1:]]
+    compared = f"; gain over geometric on held-out episodes, in nats: {', '.join(gains)}" if gains else ""
+    return [f"stays: {'geometric' if found['name'] == 'geometric' else words}{compared}"]
 
 
 def _what_they_do(summary: FitSummary) -> list[str]:
@@ -271,14 +306,19 @@ def _dropped_below(summary: FitSummary) -> str:
     return f"{summary.train_threshold:.1%} while learning and {end} at the end" if is_higher else end
 
 
+def _largest_dropped(dropped: list[float]) -> str:
+    words = "the dropped slot has" if len(dropped) == 1 else f"largest of {len(dropped)} dropped slots"
+    return f"{words} {max(dropped):.2%}"
+
+
 def _how_sure(summary: FitSummary) -> list[str]:
     dropped = [mass for slot, mass in enumerate(summary.slot_mass) if slot not in summary.slots]
-    scored = "held-out" if summary.num_episodes >= 5 else "training (too few episodes to hold any out)"
+    scored = "held-out" if summary.is_held_out else "training (too few episodes to hold any out)"
     lines = ["What speaks for it:"]
     if summary.threshold is not None:
         lines.append(
             f"  smallest kept share {min(summary.stationary):.1%}; "
-            + (f"largest of {len(dropped)} dropped slots {max(dropped):.2%}; " if dropped else "no slot was dropped; ")
+            + (f"{_largest_dropped(dropped)}; " if dropped else "no slot was dropped; ")
             + f"slots below {_dropped_below(summary)} are dropped"
         )
     for number, run in enumerate(summary.runs, 1):

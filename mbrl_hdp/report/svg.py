@@ -53,6 +53,7 @@ class Axes:
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     whole_x: bool = False
+    whole_y: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _range(values: Sequence[float | None], room: float = _ROOM) -> tuple[float, 
 def _grid(frame: _Frame) -> Markup:
     axes, parts = frame.axes, list[Markup]()
     right, bottom = axes.width - _RIGHT, axes.height - _BOTTOM
-    for value in _ticks(frame.y, axes.height / 45):
+    for value in _ticks(frame.y, axes.height / 45, axes.whole_y):
         _, y = frame.place(frame.x[0], value)
         parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, right, y, y))
         parts.append(_text(_LEFT - 6, y + 4, _short(value), "end"))

@@ -204,7 +204,7 @@ def _bin_rows(num_rows: int, num_columns: int, num_contexts: int) -> int:
 
 
 def _one_longer(values: np.ndarray, last: float) -> np.ndarray:
-    """Give steps, `N T`, the shape of observations, `N T+1`."""
+    """Return values of steps, `N T`, in the shape of observations, `N T+1`."""
     return np.concatenate([values, np.full((len(values), 1), last, dtype=values.dtype)], axis=1)
 
 

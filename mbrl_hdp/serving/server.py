@@ -258,7 +258,7 @@ def info(served: Served, options: ServeOptions) -> Answer:
         "stationary": None if model is None else model.stationary.tolist(),
         "agent": agent,
         "has_action": served.policy is not None or served.agent is not None,
-        "has_alarm": getattr(model, "novelty", None) is not None,
+        "has_alarm": model is not None and model.novelty is not None,
         "max_streams": options.limits.max_streams,
         "idle_seconds": options.limits.idle_seconds,
         "max_bytes": options.max_bytes,

@@ -129,30 +129,22 @@ def _tables(heads: ContextHeads, layout: StepLayout, inputs: ColumnScaler, targe
 @compiled()
 @no_type_check
 def _load_features(state, sine, cosine, acts, first, step, is_acting, tables, x, width):
-    """Fill x with the scaled features of one body, then one; a body that does not act has zero actions."""
-    num_features = tables.features.shape[0]
-    rows = min(width, acts.shape[0] - first)
-    for i in range(num_features):
-        kind, column = tables.features[i]
-        if kind == SINE:
-            source = sine[column]
-        elif kind == COSINE:
-            source = cosine[column]
-        else:
-            source = state[column]
+    """Fill x with the scaled features of one body; a body that does not act has zero actions."""
+    features, centres, factors = tables.features, tables.in_centre, tables.in_factor
+    rows = min(width, acts.shape[0] - first) if is_acting else 0
+    for i in range(features.shape[0]):
+        kind, column = features[i, 0], features[i, 1]
+        centre, factor = centres[i], factors[i]
         if kind in (ACT, ACT_SQUARE):
-            for r in range(width):
-                x[i, r] = 0
-            for r in range(rows if is_acting else 0):
+            for r in range(rows):
                 value = acts[first + r, step, column]
-                x[i, r] = value * value if kind == ACT_SQUARE else value
+                x[i, r] = ((value * value if kind == ACT_SQUARE else value) - centre) * factor
+            for r in range(rows, width):
+                x[i, r] = (-centre) * factor
         else:
+            source = sine[column] if kind == SINE else cosine[column] if kind == COSINE else state[column]
             for r in range(width):
-                x[i, r] = source[r]
-        for r in range(width):
-            x[i, r] = (x[i, r] - tables.in_centre[i]) * tables.in_factor[i]
-    for r in range(width):
-        x[num_features, r] = 1
+                x[i, r] = (source[r] - centre) * factor
 
 
 @compiled()
@@ -307,13 +299,26 @@ def _start(state, obs, states, num_shared, p, first, rows):
 
 @compiled()
 @no_type_check
+def _store(state, reached, first, rows, body_width):
+    """Write a chunk of states to where the plans are, `C S`; bodies after the first are alike in all rows."""
+    for s in range(body_width):
+        for r in range(rows):
+            reached[first + r, s] = state[s, r]
+    for s in range(body_width, state.shape[0]):
+        for r in range(rows):
+            reached[first + r, s] = state[s, 0]
+
+
+@compiled()
+@no_type_check
 def _predict_change(x, k, tables, noise, change, pre, width):
     """Run the networks of slot k and return to the data's units."""
     forward_chunk(x, tables.affine[k], tables.by_unit[k], tables.out_bias[k], change, pre, width)
+    centres, scales = tables.out_centre, tables.out_scale
     for o in range(change.shape[0]):
-        shift = tables.out_centre[o] + noise[o]
+        shift, scale = centres[o] + noise[o], scales[o]
         for r in range(width):
-            change[o, r] = shift + change[o, r] * tables.out_scale[o]
+            change[o, r] = shift + change[o, r] * scale
 
 
 @compiled()
@@ -334,9 +339,11 @@ def _roll_out(obs, acts, paths, tables, noise, is_noisy, states):
         states: receives the result, `H P C S`.
     """
     _, num_plans, horizon, _ = acts.shape
-    affine, body_width, num_changes = tables.affine, tables.is_angle.shape[0], tables.out_scale.shape[0]
+    affine, is_angle, num_changes = tables.affine, tables.is_angle, tables.out_scale.shape[0]
+    body_width = is_angle.shape[0]
     chunk = min(_CHUNK, _rounded_up(num_plans))
     x = np.zeros((affine.shape[2], chunk), affine.dtype)
+    x[tables.features.shape[0]] = 1  # the biases' input
     state = np.empty((obs.shape[0], chunk), affine.dtype)
     sine = np.empty((body_width, chunk), affine.dtype)
     cosine = np.empty((body_width, chunk), affine.dtype)
@@ -357,12 +364,10 @@ def _roll_out(obs, acts, paths, tables, noise, is_noisy, states):
                     width = _rounded_up(rows) if body == 0 else _VECTOR
                     own = state[body * body_width : (body + 1) * body_width]
                     for s in range(body_width):
-                        if tables.is_angle[s]:
+                        if is_angle[s]:
                             _sine_cosine(own[s], sine[s], cosine[s], width)
                     _load_features(own, sine, cosine, path_acts, first, h, body == 0, tables, x, width)
                     own_noise = noise[p, h, body * num_changes : (body + 1) * num_changes]
                     _predict_change(x, paths[p, h], tables, own_noise, change, pre, width)
                     _advance(own, change, sine, cosine, tables, width)
-                for s in range(obs.shape[0]):
-                    for r in range(rows):
-                        states[h, p, first + r, s] = state[s, r if s < body_width else 0]
+                _store(state, states[h, p], first, rows, body_width)

@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mbrl_hdp.data.clock import to_seconds
+from mbrl_hdp.data.clock import is_clock, to_seconds
 from mbrl_hdp.data.logs import log_from_frame
-from mbrl_hdp.data.roles import Guesses, LogConfig, assign
+from mbrl_hdp.data.roles import LogConfig, assign
+from mbrl_hdp.data.suggestions import Guesses
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DataError
 
@@ -49,7 +50,10 @@ def test_what_is_typed_back_works():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"obs": ["tmep_*", "vlave"], "ignore": ["*"]}, r"no column for obs=tmep_\*, obs=vlave"),
+        (
+            {"obs": ["tmep_*", "VLAVE"], "ignore": ["*"]},
+            r"for obs=tmep_\* \(did you mean 'temp_in' or 'temp_out'\?\), obs=VLAVE \(did you mean 'valve'\?\);",
+        ),
         ({"obs": ["temp_in"], "act": ["temp_in"], "ignore": ["*"]}, "'temp_in' is asked for as obs and as act"),
         ({"obs": ["temp_in"], "time": "clock", "ignore": ["*"]}, "no column for time=clock"),
     ],
@@ -82,6 +86,27 @@ def test_forms_of_time(stamps, form):
     seconds, found = to_seconds(pd.Series(stamps), str)
     np.testing.assert_allclose(seconds - seconds[0], [0.0, 1.0, 3.5], atol=1e-6)
     assert found == form
+
+
+@pytest.mark.parametrize(
+    ("values", "is_it"),
+    [
+        (["01.03.2026 06:00:00", "01.03.2026 06:00:30"], True),
+        (["06:00", "06:01", None], True),
+        (pd.to_datetime([0, 1], unit="s"), True),
+        (np.arange(12) * 0.02, True),
+        ([f"{n},5" for n in range(12)], True),
+        ([0, 0, 1, 1, 2, 2, 3, 3, 3, 3, 3, 3], False),  # a counter of something
+        ([*range(11), 3], False),
+        ([1, 2, 4], False),  # too few to say
+        (["normal", "worn", "normal"], False),
+        (["pump 1", "pump 2", "pump 3"], False),
+        ([True] * 12, False),
+        ([], False),
+    ],
+)
+def test_what_looks_like_a_clock(values, is_it):
+    assert is_clock(pd.Series(values)) == is_it
 
 
 def test_day_or_month_first_is_decided_by_the_order():

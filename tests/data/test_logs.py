@@ -128,6 +128,43 @@ class TestHabits:
         with pytest.raises(DataError, match=r"Trajectories.from_frame\(df, time='stamp', obs=\['mass', 'x'\], ignore="):
             Trajectories.from_frame(frame)
 
+    def test_clocks_are_suggested_by_what_they_hold(self, tmp_path):
+        rows = "".join(f"{n:02d}.03.2026 06:00;{1.77e12 + n:.0f};Meier;{n % 3},5;ON\n" for n in range(1, 20))
+        path = self.write(tmp_path, f"Zeitpunkt;zaehler;Bediener;Druck;pump\n{rows}")
+        with pytest.raises(DataError, match=r"example: time=Zeitpunkt obs=\[zaehler,Druck,pump\] ignore=\[Bediener\]"):
+            read_log(path, LogConfig())
+        frame = pd.DataFrame({"when": pd.date_range("2026", periods=12, tz="UTC"), "x": 0.5, "pump": "OFF"})
+        with pytest.raises(DataError, match=r"time='when', obs=\['x', 'pump'\]\)"):
+            Trajectories.from_frame(frame)
+
+    def test_our_own_layout_may_hold_words_and_marks(self, tmp_path):
+        rows = "a,0,1.5,dry\na,1,1.6,\nb,0,1.7,wet\nb,1,-9,dry\nb,2,1.9,\n"
+        path = self.write(tmp_path, f"episode,step,obs_x,context\n{rows}")
+        log = read_log(path, LogConfig(missing=[-9]))
+        assert log.data.lengths.tolist() == [1, 2]
+        assert log.context_names == ("dry", "wet")
+        assert np.isnan(log.data.obs[1, 1, 0])
+        plain = self.write(tmp_path, "episode,step,obs_x\n0,0,1.5\n0,1,-9\n0,2,1.9\n")
+        assert np.isnan(read_log(plain, LogConfig(missing=[-9])).data.obs[0, 1, 0])
+
+    @pytest.mark.parametrize(
+        ("text", "obs"),
+        [
+            ("sep=;\nt;x\n0,0;1,5\n0,5;2,5\n1,0;3,5\n", [1.5, 2.5, 3.5]),  # Excel's first line; seconds with commas
+            ("t,x\n0.0,40%\n0.5,41%\n1.0,42%\n", [40, 41, 42]),
+            ("t,x\n0.0,20.5 °C\n0.5,\n1.0,2e1 °C\n", [20.5, np.nan, 20]),
+            ("t,x\n0 days 00:00:00,1\n0 days 00:00:00.5,2\n0 days 00:00:01,3\n", [1, 2, 3]),
+        ],
+    )
+    def test_more_signs_in_cells(self, text, obs, tmp_path):
+        log = read_log(self.write(tmp_path, text), LogConfig(time="t", obs=["x"], allow_missing=True))
+        assert log.dt == 0.5
+        np.testing.assert_allclose(log.data.obs[0, :, 0], obs)
+
+    def test_units_that_differ_are_refused(self, tmp_path):
+        with pytest.raises(DataError, match=r"line 2, column 'x': '1 m' is not a number"):
+            read_log(self.write(tmp_path, "t,x\n0,1 m\n1,2 km\n"), LogConfig(time="t", obs=["x"]))
+
     def test_a_model_needs_no_column_that_was_left_out(self, tmp_path):
         path = self.write(tmp_path, "x,y\n1.5,2\n1.6,3\n")
         with pytest.raises(DataError, match="ignore=operator"):

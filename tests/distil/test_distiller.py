@@ -37,6 +37,12 @@ def test_at_least_one_context_survives():
     assert apply_keep_mask(ContextPosterior(CHAIN), nothing).transition.tolist() == [[1.0]]
 
 
+def test_one_context_survives_even_if_all_were_dropped_before():
+    nothing = torch.zeros(4, dtype=torch.bool)
+    kept = keep_at_least(ContextPosterior(CHAIN, is_active=nothing), nothing)
+    assert kept.tolist() == [True, False, False, False]
+
+
 def test_the_minimum_is_filled_by_mass_and_keeps_what_was_kept():
     only_last = torch.tensor([False, False, False, True])
     assert keep_at_least(ContextPosterior(CHAIN), only_last, minimum=3).tolist() == [True, False, True, True]

@@ -51,7 +51,7 @@ def test_the_folder_holds_everything(pump):
     names = {path.name for path in (pump / "model").iterdir()}
     assert names >= {
         *("model.safetensors", "model.json", "config.yaml", "columns.json", "summary.json", "report.txt"),
-        *("labels.csv", "transition.png", "stationary.png", "contexts.png"),
+        *("labels.csv", "transition.png", "stationary.png", "contexts.png", "stays.png"),
     }
     config = OmegaConf.load(pump / "model" / "config.yaml")
     assert config.prior.name == "hdp"

@@ -60,15 +60,21 @@ class TestProgress:
             report = bar.start_run("pooled", 10)
             report(0, 1.5, 4)
             bar.end_run(2, 10, False)
-        assert capsys.readouterr().out == "run 1/1 (pooled)  contexts found 2\n"
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "run 1/1 (pooled)  loss    1.500  contexts open 4  step 1/10"
+        assert lines[1:] == [
+            "run 1/1 (pooled)  contexts found 2",
+            "last checks: halves of the episodes, and fewer contexts",
+        ]
 
-    def test_a_line_every_ten_seconds(self, capsys, monkeypatch):
-        now = iter([0.0, 3.0, 11.0, 11.0, 12.0])
-        monkeypatch.setattr("mbrl_hdp.inference.progress.time.monotonic", lambda: next(now))
+    def test_a_line_when_a_part_begins_and_every_ten_seconds(self, capsys, monkeypatch):
+        now = 0.0
+        monkeypatch.setattr("mbrl_hdp.inference.progress.time.monotonic", lambda: now)
         lines = PlainLines(True, Console(file=io.StringIO()))
-        for words in ("early", "late", "too soon"):
+        said = [(0, "episode 1/9"), (3, "episode 2/9"), (4, "learning"), (13, "learning"), (15, "learning")]
+        for now, words in said:  # noqa: B007
             lines.says(words)
-        assert capsys.readouterr().out == "late\n"
+        assert capsys.readouterr().out == "episode 1/9\nlearning\nlearning\n"
 
     def test_none_where_nobody_asked_or_a_terminal_has_a_bar(self, capsys):
         PlainLines(False, Console(file=io.StringIO())).says("x", is_due=True)

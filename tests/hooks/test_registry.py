@@ -207,12 +207,13 @@ def test_installed_plugins_have_no_problem_and_every_kind_has_its_hook():
         registry = load_registry(strict=True)
     assert {"hdp", "dirichlet", "mle"} <= set(registry.names("prior"))
     assert {"stationary", "beta"} <= set(registry.names("distillation"))
+    assert set(registry.names("duration")) == {"geometric", "minimum", "negative_binomial", "auto"}
     ours = {"c_cem", "c_sac", "fi_sac", "ni_sac", "mbrl_sac"}
     assert set(registry.names("agent")) == ours | {"dnnmm", "anpmm", "sac_stack", "pets"}
     assert set(registry.names("baseline")) == {"gpmm", "rnn_ppo", "rnn_ppo_plain"}
     assert {"cem", "mbrl_cem", "icem", "mppi", "random_shooting", "custom"} <= set(registry.names("planner"))
     assert {"auto", "sparse", "delta_mlp", "linear", "cartpole", "drone", "vehicle"} <= set(registry.names("dynamics"))
-    assert len({kind.hook for kind in KINDS}) == len(KINDS) == 6
+    assert len({kind.hook for kind in KINDS}) == len(KINDS) == 7
 
 
 def test_no_manager_exists_at_import():

@@ -19,7 +19,7 @@ from mbrl_hdp.experiments.fit_command import prepare
 from mbrl_hdp.experiments.jobs import check_jobs
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference import fit as fit_module
-from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
+from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device, seeded
 from mbrl_hdp.inference.heads import ContextHeads
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.probability import batched, passes
@@ -249,3 +249,14 @@ def test_no_tensor_of_a_part_is_left_behind(kind, name):
             if attribute not in {"_parameters", "_buffers", "_modules"}:
                 for leaf in tree_flatten(value)[0]:
                     assert not isinstance(leaf, torch.Tensor) or id(leaf) in moved, f"{type(module)}.{attribute}"
+
+
+def test_seeding_for_the_cpu_leaves_cuda_and_the_global_stream_alone(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", calls.append)
+    before = torch.random.get_rng_state()
+    with seeded(3, torch.device("cpu")):
+        drawn = torch.rand(4)
+    assert torch.equal(drawn, torch.rand(4, generator=torch.Generator().manual_seed(3)))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert calls == []

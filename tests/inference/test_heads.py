@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference import head_kernels
 from mbrl_hdp.inference.heads import ROWS_PER_CHUNK, WIDEST_COMPILED, ContextHeads
 
 # Sizes that are no multiples of the kernels' blocks, a batch longer than a chunk, one context, one row, no row, more
@@ -277,3 +278,23 @@ def test_backward_memory_does_not_hold_the_hidden_layer():
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             function(*density)
         assert sum(saved) < 0.3 * 4 * ROWS_PER_CHUNK * 5 * 128
+
+
+@pytest.mark.parametrize(("hidden_sizes", "is_narrow"), [([], True), ([5], True), ([5, 4], False)])
+def test_at_most_one_hidden_layer_is_narrow(hidden_sizes, is_narrow):
+    assert make_heads(2, 3, 2, hidden_sizes).is_narrow == is_narrow
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_residuals_are_kept_only_for_a_gradient(monkeypatch, is_trained):
+    # The kernel writes a residual of every row wherever there is room for any.
+    real, widths = head_kernels.gaussian_forward, []
+
+    def noted(*arrays):
+        widths.append(arrays[-1].shape[-1])
+        return real(*arrays)
+
+    monkeypatch.setattr(head_kernels, "gaussian_forward", noted)
+    heads, density = make_heads(2, 3, 2, [4]).requires_grad_(is_trained), make_density(2, 3, 2, 5)
+    heads.log_density(*(tensor if is_trained else tensor.detach() for tensor in density))
+    assert widths == [5 if is_trained else 0]

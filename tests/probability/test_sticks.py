@@ -34,6 +34,15 @@ def test_tiny_tails_keep_their_precision():
     torch.testing.assert_close(stick_fractions(weights)[1], torch.tensor(0.25, dtype=torch.float64))
 
 
+def test_where_nothing_is_left_the_fraction_is_zero_and_has_a_gradient():
+    weights = torch.tensor([0.25, 0.75, 0.0, 0.0], dtype=torch.float64, requires_grad=True)
+    fractions = stick_fractions(weights)
+    assert fractions.tolist() == [0.25, 1.0, 0.0]
+    (found,) = torch.autograd.grad(fractions[0], weights)
+    # d (a / (a + b + c + d)): the rest over the square of the sum by a, -a over it by the others.
+    torch.testing.assert_close(found, torch.tensor([0.75, -0.25, -0.25, -0.25], dtype=torch.float64))
+
+
 def test_rows_follow_equation_3():
     top_weights, alpha, kappa = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), 10.0, 4.0
     rows = row_concentrations(top_weights, alpha, kappa)

@@ -60,11 +60,23 @@ class Browser:
         ]
 
     def requests(self):
-        """Addresses of everything that was asked for."""
+        """Addresses of everything that pages asked for (not the browser for itself), and which of them failed."""
         lines = [
             json.loads(line["message"])["message"] for line in self._send("POST", "/se/log", {"type": "performance"})
         ]
-        return [line["params"]["request"]["url"] for line in lines if line["method"] == "Network.requestWillBeSent"]
+        events = [(line["method"].removeprefix("Network."), line["params"]) for line in lines]
+        asked = {
+            words["requestId"]: words["request"]["url"]
+            for name, words in events
+            if name == "requestWillBeSent" and not words["documentURL"].startswith("chrome")
+        }
+        failed = [words["requestId"] for name, words in events if name == "loadingFailed"]
+        failed += [
+            words["requestId"]
+            for name, words in events
+            if name == "responseReceived" and words["response"]["status"] >= 400
+        ]
+        return list(asked.values()), [asked[number] for number in failed if number in asked]
 
     def close(self):
         self._send("DELETE", "")

@@ -54,6 +54,10 @@ DOUBTS = {
     "all slots in use": ({"max_contexts": 2, "slots": [0, 1], "slot_mass": [0.4, 0.6]}, "max_contexts=4"),
     "rare context": ({"stationary": [0.03, 0.97]}, "distillation.test_threshold=0.04"),
     "nearly kept": ({"slot_mass": [0.018, 0.39, 0.0, 0.592, 0.0]}, "distillation.train_threshold=0.009"),
+    "nearly kept, alone": (
+        {"max_contexts": 3, "slots": [1, 2], "slot_mass": [0.018, 0.39, 0.592]},
+        "distillation.train_threshold=0.009",
+    ),
     "runs disagree": ({"runs": [run(2, taken=True), run(3), run(2)]}, "fit.num_restarts=6"),
     "labels of runs disagree": ({"runs": [run(2, taken=True), run(2, agreement=0.6)]}, "fit.num_restarts=6"),
     "labels of halves disagree": ({"half_agreement": [0.97, 0.5]}, "record more"),
@@ -62,6 +66,12 @@ DOUBTS = {
     "flips": ({"mean_dwell": [1.2, 9.0]}, "fit.num_restarts=6"),
     "alike": ({"certainty": 0.7}, "add columns"),
 }
+
+
+def test_what_the_prior_gives_to_every_dropped_slot_is_no_doubt():
+    advice = advise(found(slot_mass=[0.024, 0.37, 0.028, 0.554, 0.024]))
+    assert advice.level == "sure"
+    assert "candidate" not in advice.verdict
 
 
 @pytest.mark.parametrize("case", DOUBTS)

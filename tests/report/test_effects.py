@@ -8,7 +8,7 @@ from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts, Part
-from mbrl_hdp.report.effects import Names, effect_lines, effect_table, effects
+from mbrl_hdp.report.effects import Effect, Names, effect_lines, effect_rows, effect_table, effects
 from mbrl_hdp.report.sensor_noise import lag_correlation, sensor_noise
 from mbrl_hdp.types import TaskSpec
 
@@ -89,3 +89,10 @@ def test_where_the_noise_sits(process, sensor, wanted):
     found = model.analyse(data)
     np.testing.assert_allclose(lag_correlation(found), wanted, atol=0.04)
     assert bool(list(sensor_noise(found, NAMES.obs))) == (wanted < -0.25)
+
+
+def test_columns_that_never_change_have_no_rows():
+    names = Names(["still", "old still"], ["motor"])
+    found = [Effect(k, [[0.0], [0.5]], [[0.0, 0.0]] * 2, [0.0, 0.1 * k], [0.0, 0.2], []) for k in range(2)]
+    rows = ["gain of motor on old still", "drift of old still", "noise of old still"]
+    assert [name for name, _ in effect_rows(found, names)] == rows

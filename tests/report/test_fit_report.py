@@ -78,7 +78,7 @@ def test_figures_are_pictures(fitted, tmp_path):
     model, data = fitted
     found = model.analyse(data)
     paths = save_figures(model, found, summarise(model, found), tmp_path)
-    assert [path.name for path in paths] == ["transition.png", "stationary.png", "contexts.png"]
+    assert [path.name for path in paths] == ["transition.png", "stationary.png", "contexts.png", "stays.png"]
     for path in paths:
         pixels = imread(path)
         assert min(pixels.shape[:2]) > 300

@@ -17,11 +17,15 @@ from PIL import Image
 from mbrl_hdp import FitConfig, Trajectories, fit
 from mbrl_hdp.cli import main
 from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import CheckpointError, DataError
+from mbrl_hdp.experiments.columns import ColumnNames
+from mbrl_hdp.report.curves import read_run
 from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.fit_report import write_fit_report
 from mbrl_hdp.report.html import render, write_page
 from mbrl_hdp.report.live import make_server
+from mbrl_hdp.report.page_charts import metric_curve
 from mbrl_hdp.report.page_data import gather
 
 EVIL = "</script><script>document.title='hacked'</script>"
@@ -42,7 +46,8 @@ def fitted(tmp_path_factory):
     model.save(folder)
     (folder / "config.yaml").write_text(yaml.safe_dump({"data": f"logs/{EVIL[2:9]}.csv", "note": EVIL}))
     stamps = tuple(np.array([f"2024-03-0{day}T06:00:00"]) for day in range(1, 9))
-    log = Log(data, (EVIL, "flow", "x" * 60), ("valve",), 0.5, units={"flow": "l/min"}, stamps=stamps)
+    shifts = tuple(f"shift {number}" for number in range(8))
+    log = Log(data, (EVIL, "flow", "x" * 60), ("valve",), 0.5, (), (), shifts, stamps, {"flow": "l/min"})
     write_fit_report(model, model.analyse(data), folder, Names(log.obs_names, log.act_names), log)
     data.save(folder.parent / "data.npz")
     return folder
@@ -80,6 +85,28 @@ def test_the_page_says_what_the_summary_says(fitted, page):
     assert "right as often as it says" in page
 
 
+def test_what_was_decided_when_the_data_was_read_is_shown(fitted, tmp_path):
+    folder = shutil.copytree(fitted, tmp_path / "noted")
+    log = Log(Trajectories(np.zeros((1, 3, 1))), ("a",), (), notes=("t: dates, 30 s a step", "1 gap <was> filled"))
+    ColumnNames.of(log, LogConfig()).save(folder)
+    text = write_page([folder]).read_text()
+    assert "How the data was read: t: dates, 30 s a step; 1 gap &lt;was&gt; filled." in text
+
+
+def test_a_context_that_no_step_has_says_so(fitted, tmp_path):
+    folder = shutil.copytree(fitted, tmp_path / "unused")
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["counted"]["dwells"][1] |= {"num_ended": 0, "num_cut": 0, "mean": None}
+    summary["is_held_out"] = False
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = write_page([folder]).read_text()
+    contexts = text.partition('id="contexts"')[2].partition("</section>")[0]
+    assert contexts.count("no step") == 1
+    assert "never left" not in contexts
+    assert text.count('class="stay"') == summary["num_contexts"] - 1
+    assert "too few episodes to hold any out" in text
+
+
 def test_text_of_files_is_shown_and_not_run(page, sweep):
     for text in (page, render(gather([sweep]))):
         assert EVIL not in text
@@ -99,6 +126,9 @@ def test_a_sweep_names_its_runs_with_seed_and_versions(sweep, tmp_path):
     assert str(runs / "0") in settings
     assert "torch 9.8.7" in settings
     assert "unknown" in settings  # the others have none
+    for run in runs.iterdir():
+        (run / "summary.json").write_text(json.dumps(summary | {"versions": {"torch": "9.8.7"}}))
+    assert render(gather([runs])).count("torch 9.8.7") == 1  # the same in all runs
 
 
 def test_the_page_is_small_and_asks_for_nothing(page):
@@ -141,6 +171,11 @@ def test_a_run_is_shown_with_its_model_and_nothing_of_it_is_imported(run, capsys
     assert "&lt;b&gt;later" in text
     assert main(["report", str(run), "--animate"]) == 2
     assert "evil_module (env.reward)" in capsys.readouterr().err
+
+
+def test_contexts_found_are_counted_in_whole_numbers(run):
+    drawn = metric_curve(read_run(run), "num_contexts", "contexts found")
+    assert re.findall(r'text-anchor="end">([^<]*)<', drawn) == ["0", "1", "2"]
 
 
 def test_parts_that_cannot_be_shown_are_left_out_with_a_word(run):
@@ -217,10 +252,17 @@ class TestInTheBrowser:
         assert browser.run("return document.querySelector('#sensors button').textContent") == EVIL
         whole = self.view(browser)
         assert whole == [0, 8 * 101]
+        axis = browser.run(
+            "return [...document.querySelectorAll('#charts .axis text')].map((node) => node.textContent)"
+        )
+        assert axis[:2] == ["shift 0", "2024-03-01T06:00:00"]  # a name, and its time below
         self.zooms(browser, whole)
         self.fits_its_window(browser, fitted / "report.html", tmp_path)
         assert browser.complaints() == []
-        assert [url for url in browser.requests() if url.startswith(("http", "ws", "ftp", "//"))] == []
+        asked, failed = browser.requests()
+        assert asked
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+        assert failed == []
 
     def test_a_sweep(self, browser, sweep, tmp_path):
         path = write_page([sweep], tmp_path / "sweep.html")
@@ -228,7 +270,10 @@ class TestInTheBrowser:
         assert browser.run("return document.querySelectorAll('path.band').length") == 2
         self.fits_its_window(browser, path, tmp_path)
         assert browser.complaints() == []
-        assert [url for url in browser.requests() if url.startswith(("http", "ws", "ftp", "//"))] == []
+        asked, failed = browser.requests()
+        assert asked
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+        assert failed == []
 
     def test_a_live_page_renews_itself(self, browser, sweep, tmp_path):
         run = shutil.copytree(sweep / "0", tmp_path / "run")
@@ -243,6 +288,11 @@ class TestInTheBrowser:
                     file.write("3,40,-5.0,2,60,1.0\n")
                 self.waits_for(browser, "return document.querySelector('.badge').textContent.startsWith('4 epochs')")
                 assert browser.complaints() == []
+                asked, failed = browser.requests()
+                assert {url.partition("//")[2].partition("/")[0] for url in asked if url.startswith("http")} == {
+                    f"127.0.0.1:{server.server_port}"
+                }
+                assert failed == []
             finally:
                 browser.open("about:blank")
                 server.shutdown()

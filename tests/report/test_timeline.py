@@ -6,8 +6,8 @@ import pytest
 from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError
+from mbrl_hdp.inference.calibration import calibrate
 from mbrl_hdp.report import timeline as module
-from mbrl_hdp.report.calibration import calibrate
 from mbrl_hdp.report.label_counts import count_moves, dwells
 from mbrl_hdp.report.timeline import TIMELINE, Timeline, runs_of
 

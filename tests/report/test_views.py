@@ -1,5 +1,7 @@
 """A model shows itself in Python and in a notebook."""
 
+import inspect
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,8 @@ from matplotlib.colors import to_rgb
 
 import mbrl_hdp
 from mbrl_hdp.errors import DataError
+from mbrl_hdp.inference.views import ModelViews, model_views
+from mbrl_hdp.report import views
 from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.figures import contexts_figure
 from mbrl_hdp.report.palette import context_colours
@@ -23,6 +27,15 @@ def fitted():
     frame["act_u"] = rng.normal(size=60)
     frame["obs_c"] = 5.0
     return mbrl_hdp.fit(frame, dynamics="linear", max_contexts=2, config=QUICK, progress=False), frame
+
+
+def test_the_package_names_the_module_that_draws_a_model():
+    assert model_views() is views
+    names = [name for name, value in vars(ModelViews).items() if inspect.isfunction(value) and name[0] != "_"]
+    assert len(names) == 5
+    for name in names:
+        wanted = list(inspect.signature(getattr(ModelViews, name)).parameters)[1:]
+        assert list(inspect.signature(getattr(views, name)).parameters) == wanted, name
 
 
 def test_a_constant_column_does_not_spoil_the_score(fitted):

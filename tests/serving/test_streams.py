@@ -12,7 +12,6 @@ from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.tracker import BeliefTracker
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError, StepError
-from mbrl_hdp.serving import streams as module
 from mbrl_hdp.serving.loading import Served
 from mbrl_hdp.serving.streams import Limits, RefusedError, Streams
 from mbrl_hdp_agents.planning import PlanningAgent
@@ -189,34 +188,22 @@ def test_saved_streams_of_another_model_are_refused(served, tmp_path, make_model
             strange.restore(damaged)
 
 
-class CountingAlarm:
-    """Raised at every third step; a real object of the protocol."""
-
-    false_alarms_per = 3.0
-
-    def __init__(self):
-        self.evidence = 0.0
-
-    def begin_episode(self):
-        self.evidence = 0.0
-
-    def update(self, log_lik):
-        assert log_lik.shape == (2,)
-        self.evidence += 1.0
-        return self.evidence >= 3.0
-
-
-def test_an_alarm_is_fed_step_by_step(served, monkeypatch):
-    monkeypatch.setattr(module, "alarm_of", lambda model: CountingAlarm())
-    streams = Streams(served)
-    obs, act = rows(6)
-    streams.open({"stream": "a", "obs": obs[0].tolist()})
-    alarms = [streams.step("a", {"obs": obs[t + 1].tolist(), "act": act[t].tolist()})["alarm"] for t in range(3)]
-    assert [alarm["is_raised"] for alarm in alarms] == [False, False, True]
-    assert alarms[1] == {"is_raised": False, "evidence": 2.0, "threshold": 3.0}
-    assert streams.reset("a", {"obs": obs[0].tolist()})["alarm"] == {
-        "is_raised": False, "evidence": 0.0, "threshold": 3.0,
-    }  # fmt: skip
+def test_an_alarm_is_fed_step_by_step(served):
+    rng = np.random.default_rng(2)
+    known = served.model.predict(rng.normal(size=(40, 4)), rng.uniform(-1, 1, (40, 30, 1)), num_samples=1)[0]
+    obs = np.concatenate([rng.normal(size=(40, 1, 4)), known], 1)
+    served.model.novelty_alarm(Trajectories(obs, rng.uniform(-1, 1, (40, 30, 1))))
+    streams, alarm, online = Streams(served), served.model.novelty_alarm(), served.model.online_filter()
+    rows_, acts = obs[0], rng.uniform(-1, 1, (30, 1))
+    streams.open({"stream": "a", "obs": rows_[0].tolist()})
+    online.reset(rows_[0])
+    alarm.begin_episode()
+    for t in range(30):
+        answer = streams.step("a", {"obs": rows_[t + 1].tolist(), "act": acts[t].tolist()})["alarm"]
+        online.update(acts[t], rows_[t + 1])
+        is_raised = alarm.update(rows_[t], acts[t], online.log_lik)
+        assert answer == {"is_raised": is_raised, "share": alarm.share}
+    assert streams.reset("a", {"obs": rows_[0].tolist()})["alarm"]["is_raised"] is False
 
 
 class Planner:

@@ -18,6 +18,7 @@ _STUDIES = {
     "small_data": "small_data",
     "soft": "soft",
     "chain_bias": "chain_bias",
+    "durations": "durations",
     "recipes": "recipes",
     "resultA": "result_a",
     "resultB": "result_b",
@@ -36,6 +37,9 @@ _STUDIES = {
     "scaling": "scaling",
     "twelve_fit": "twelve_fit",
     "twelve_auto": "twelve_auto",
+    "novelty": "novelty",
+    "sbc": "sbc",
+    "belief_reliability": "belief_reliability",
 }
 
 

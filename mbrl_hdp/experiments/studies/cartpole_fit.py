@@ -73,12 +73,11 @@ def resolve(settings: Settings) -> Settings:
     return found | {"fit": asdict(FitConfig(**settings["fit"]))}
 
 
-def run_fit(settings: Settings) -> Results:
-    """Fit and score one cell."""
-    data, held_out = episodes(settings), held_out_episodes(settings)
+def fitted(settings: Settings, data: Trajectories, dt: float | None = None) -> ContextModel:
+    """Fit data with a cell's parts, slots, seed and settings of `fit`."""
     registry = load_registry()
     parts = parts_of(registry, settings)
-    model = fit(
+    return fit(
         data,
         parts.prior,
         parts.distillation,
@@ -86,9 +85,16 @@ def run_fit(settings: Settings) -> Results:
         max_contexts=settings["max_contexts"],
         seed=settings["seed"],
         config=FitConfig(**settings["fit"]),
+        dt=dt,
         progress=False,
         registry=registry,
     )
+
+
+def run_fit(settings: Settings) -> Results:
+    """Fit and score one cell."""
+    data, held_out = episodes(settings), held_out_episodes(settings)
+    model = fitted(settings, data)
     return score(model, data, held_out) | {"runs": model.report.runs, "fit_time_s": model.report.fit_time_s}
 
 

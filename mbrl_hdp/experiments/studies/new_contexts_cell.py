@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mbrl_hdp.experiments.studies.cartpole_fit import episodes, held_out_episodes, parts_of, score
-from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fitted, held_out_episodes, score
 from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.schedule import FitConfig
 
@@ -17,16 +16,11 @@ if TYPE_CHECKING:
 
 def run(settings: Settings) -> Results:
     """Fit the first data, then the second from there with `reset="chain"`; score both."""
-    registry = load_registry()
-    parts = parts_of(registry, settings)
-    config = FitConfig(**settings["fit"])
     second = settings | {"actuation": settings["then"]}
     first_data, second_data = episodes(settings), episodes(second)
-    same = {"seed": settings["seed"], "config": config, "progress": False, "registry": registry}
-    before = fit(
-        first_data, parts.prior, parts.distillation, parts.dynamics, max_contexts=settings["max_contexts"], **same
-    )
-    after = fit(second_data, warm_start=before, reset="chain", **same)
+    before = fitted(settings, first_data)
+    config = FitConfig(**settings["fit"])
+    after = fit(second_data, warm_start=before, reset="chain", seed=settings["seed"], config=config, progress=False)
     first_held_out, second_held_out = held_out_episodes(settings), held_out_episodes(second)
     return {
         "before": score(before, first_data, first_held_out),

@@ -1,4 +1,4 @@
-"""`peers`: other libraries' models on the data of `systems_fit`, told the true number of contexts, beside `fit`."""
+"""`peers`: other libraries' models on the data of `systems_fit`, given the true number of contexts, beside `fit`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def page(records: list[CellRecord]) -> Page:
     rows = [[name, _kind(name), *(_shown(found.get((name, method))) for method in RUNS)] for name in names]
     body = (
         "The plain data of [systems_fit](systems_fit.md) (100 episodes of 100 random actions, one seed). The peers are "
-        "told the true number of contexts, `fit` is not. `earlier`: `fit` of commit "
+        "given the true number of contexts, `fit` is not. `earlier`: `fit` of commit "
         f"{peer_earlier.COMMIT}, with its own defaults, before there was a structure search. "
         "`ar_hmm`: dynamax's autoregressive hidden Markov model with "
         "sticky transitions and the action as an input, best of five starts, 1 % of noise on the changes (exact data "

@@ -51,4 +51,4 @@ def _taken(record: CellRecord) -> str:
     return next(f"{run['dynamics']}, {run['schedule']}" for run in record.results["runs"] if run["taken"])
 
 
-STUDY = Study("raw_angles", "Cart-pole hard with a raw angle, nothing told", cells, run_fit, page, resolve)
+STUDY = Study("raw_angles", "Cart-pole hard with a raw angle and dynamics=auto", cells, run_fit, page, resolve)

@@ -50,6 +50,8 @@ def resolved_run(config: MainConfig) -> Settings:
     """Return the configuration of a run with its budget and the settings of its fits worked out."""
     found = {key: value for key, value in asdict(config).items() if key not in _NOT_PART}
     del found["env"]["budgets"]
+    if found["duration"] == {"name": "geometric"}:
+        del found["duration"]  # the identity of runs from before there were durations
     budget = run_budget(config, installed_plugins())
     fits = {name: asdict(fit_config(config, budget, is_first)) for name, is_first in (("fit", True), ("refit", False))}
     return found | {"budget": asdict(budget)} | fits

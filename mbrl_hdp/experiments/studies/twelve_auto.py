@@ -1,4 +1,4 @@
-"""`twelve_auto`: `twelve_fit` with nothing told about the task: `dynamics=auto`, no seconds per step."""
+"""`twelve_auto`: `twelve_fit` without knowledge of the task: `dynamics=auto`, no seconds per step."""
 
 from __future__ import annotations
 
@@ -25,4 +25,11 @@ def page(records: list[CellRecord]) -> Page:
     return Page(body + fits_table(records), gates(records))
 
 
-STUDY = Study("twelve_auto", "Contexts of the drone and the intersection, nothing told", cells, run_cell, page, resolve)
+STUDY = Study(
+    "twelve_auto",
+    "Contexts of the drone and the intersection, without knowledge of the task",
+    cells,
+    run_cell,
+    page,
+    resolve,
+)

@@ -9,10 +9,7 @@ from mbrl_hdp.data.collect import collect
 from mbrl_hdp.envs import BatchSwitchingEnv, Context, MarkovChain
 from mbrl_hdp.envs.drone_physics import DronePhysics
 from mbrl_hdp.envs.intersection_physics import IntersectionPhysics
-from mbrl_hdp.experiments.studies.cartpole_fit import HELD_OUT_EPISODES, parts_of, score
-from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.inference.fit import fit
-from mbrl_hdp.inference.schedule import FitConfig
+from mbrl_hdp.experiments.studies.cartpole_fit import HELD_OUT_EPISODES, fitted, score
 
 if TYPE_CHECKING:
     from mbrl_hdp.data.trajectories import Trajectories
@@ -40,21 +37,8 @@ def run_cell(settings: Settings) -> Results:
     """Fit once with the defaults of `fit`; the true contexts are only compared with afterwards."""
     data = episodes(settings, settings["num_trajectories"], settings["seed"])
     held_out = episodes(settings, HELD_OUT_EPISODES, _HELD_OUT_SEED + settings["seed"])
-    registry = load_registry()
-    parts = parts_of(registry, settings)
     started = time.process_time()
-    model = fit(
-        data,
-        parts.prior,
-        parts.distillation,
-        parts.dynamics,
-        max_contexts=settings["max_contexts"],
-        seed=settings["seed"],
-        config=FitConfig(**settings["fit"]),
-        dt=physics_of(settings["task"]).dt if settings["is_dt_known"] else None,
-        progress=False,
-        registry=registry,
-    )
+    model = fitted(settings, data, physics_of(settings["task"]).dt if settings["is_dt_known"] else None)
     seconds = time.process_time() - started
     return score(model, data, held_out) | {
         "cpu_s": round(seconds, 1),

@@ -27,7 +27,8 @@
   const LEFT = 72, RIGHT = 8, SENSOR = 84, BELIEF = 56, STRIP = 22, GAP = 10;
   const FEWEST = 4;  // rows in view
   let from = 0, to = log.rows, selected = new Set(), width = 0, drawn = [], pointer = null;
-  for (let i = 0; i < Math.min(3, log.columns.length); i++) selected.add(i);
+  const moving = log.columns.map((_, i) => i).filter((i) => log.columns[i].to > log.columns[i].from);
+  (moving.length ? moving : log.columns.map((_, i) => i)).slice(0, 3).forEach((i) => selected.add(i));
 
   const make = (name, attributes, parent, text) => {
     const node = document.createElementNS(SVG, name);
@@ -75,6 +76,11 @@
     const found = (clock !== 1 || log.stamps.length) && least >= 1 ? seconds.find((n) => n >= least) : undefined;
     return Math.max(1, Math.round((found || [1, 2, 5, 10].map((n) => n * power).find((n) => n >= least * 0.999)) / clock));
   };
+  // What stands at the first row of an episode: its name, its time, or one above the other.
+  const startWords = (episode) => {
+    if (!log.stamps.length) return [episodeName(episode)];
+    return log.names.length ? [episodeName(episode), log.stamps[episode]] : [log.stamps[episode]];
+  };
   // A tick every so many rows that labels do not touch.
   const ticks = () => {
     const first = place(starts, Math.max(0, Math.ceil(from) - 1)), last = place(starts, to - 1);
@@ -82,7 +88,7 @@
     if (last - first >= 2) {
       const every = Math.ceil((last - first + 1) / room), found = [];
       for (let e = Math.ceil(first / every) * every; e <= last; e += every)
-        if (starts[e] >= from) found.push([starts[e], log.stamps.length && !log.names.length ? log.stamps[e] : episodeName(e)]);
+        if (starts[e] >= from) found.push([starts[e], startWords(e)]);
       return found;
     }
     const found = [];
@@ -90,7 +96,7 @@
       const begin = Math.max(starts[e], from), end = Math.min(e + 1 < starts.length ? starts[e + 1] : log.rows, to);
       const every = niceStep((to - from) / room);
       for (let step = Math.ceil((begin - starts[e]) / every) * every; starts[e] + step < end; step += every)
-        found.push([starts[e] + step, step === 0 ? (log.stamps.length ? log.stamps[e] : `${episodeName(e)}`) : stepName(e, starts[e] + step)]);
+        found.push([starts[e] + step, step === 0 ? startWords(e) : [stepName(e, starts[e] + step)]]);
     }
     return found;
   };
@@ -213,14 +219,17 @@
   };
 
   const drawAxis = () => {
-    const svg = make("svg", { width, height: 20 }, box);
-    let taken = -Infinity;
-    for (const [row, words] of ticks()) {
-      const x = across(row), room = width - RIGHT - x;
-      const node = make("text", { x, y: 13, "text-anchor": room < 40 ? "end" : x < LEFT + 30 ? "start" : "middle" }, svg, words.length > 24 ? `${words.slice(0, 23)}…` : words);
-      const found = node.getBBox();
-      if (found.x < taken + 8 || found.x + found.width > width) node.remove();
-      else taken = found.x + found.width;
+    const marks = ticks(), lines = Math.max(...marks.map(([, words]) => words.length), 1);
+    const svg = make("svg", { width, height: 6 + 14 * lines, class: "axis" }, box);
+    const taken = Array(lines).fill(-Infinity);
+    for (const [row, words] of marks) {
+      const x = across(row), room = width - RIGHT - x, anchor = room < 40 ? "end" : x < LEFT + 30 ? "start" : "middle";
+      words.forEach((word, line) => {
+        const node = make("text", { x, y: 13 + 14 * line, "text-anchor": anchor }, svg, word.length > 24 ? `${word.slice(0, 23)}…` : word);
+        const found = node.getBBox();
+        if (found.x < taken[line] + 8 || found.x + found.width > width) node.remove();
+        else taken[line] = found.x + found.width;
+      });
     }
   };
   const drawOverview = () => {

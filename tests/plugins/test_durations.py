@@ -1,0 +1,132 @@
+"""Durations are recovered from simulated contexts; on Markov contexts `auto` settles for geometric."""
+
+import numpy as np
+import pytest
+import torch
+
+from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference.duration import Phases, Stays, labelled_stays
+from mbrl_hdp.inference.duration_choice import compare_durations
+from mbrl_hdp.inference.duration_fit import Episodes, learn_phases
+from mbrl_hdp.probability import hmm
+from mbrl_hdp.probability.phases import context_chain
+from mbrl_hdp.testing import check_duration
+from mbrl_hdp.types import ContextChain, TaskSpec
+from mbrl_hdp_durations import (
+    AutoDurationConfig,
+    Geometric,
+    Minimum,
+    MinimumConfig,
+    NegativeBinomial,
+    NegativeBinomialConfig,
+    mbrl_hdp_register_durations,
+)
+
+MOVES = np.array([[0.0, 0.7, 0.3], [0.5, 0.0, 0.5], [0.2, 0.8, 0.0]])
+FAMILIES = {
+    "geometric": Geometric(),
+    "minimum": Minimum(MinimumConfig(max_steps=15)),
+    "negative_binomial": NegativeBinomial(NegativeBinomialConfig(max_phases=10)),
+}
+STAYS = {
+    "geometric": lambda k, draw: draw.geometric([0.05, 0.1, 0.2][k]),
+    "minimum": lambda k, draw: [4, 0, 8][k] + draw.geometric([0.2, 0.1, 0.3][k]),
+    "negative_binomial": lambda k, draw: sum(draw.geometric([0.2, 0.3, 0.5][k]) for _ in range([1, 4, 8][k])),
+}
+MEANS = {"minimum": (9.0, 10.0, 8.0 + 1 / 0.3), "negative_binomial": (5.0, 4 / 0.3, 16.0)}
+SIZES = {"geometric": (1, 1, 1), "minimum": (5, 1, 9), "negative_binomial": (1, 4, 8)}
+
+
+def simulate(kind, seed, is_fresh=True, num_episodes=40, num_steps=120, separation=4.0):
+    """Contexts with one noisy reading a step; labels come from a plain sticky chain."""
+    draw = np.random.default_rng(seed)
+    truth = np.zeros((num_episodes, num_steps), int)
+    for row in truth:
+        skipped = 0 if is_fresh else int(draw.integers(100, 200))
+        path, context = [], int(draw.integers(3))
+        while len(path) < num_steps + skipped:
+            path += [context] * STAYS[kind](context, draw)
+            context = int(draw.choice(3, p=MOVES[context]))
+        row[:] = path[skipped : skipped + num_steps]
+    reading = truth * separation + draw.normal(size=truth.shape)
+    log_lik = torch.tensor(-0.5 * (reading[..., None] - np.arange(3) * separation) ** 2)
+    lengths = torch.full((num_episodes,), num_steps)
+    sticky = ContextChain(torch.full((3,), 1 / 3), torch.full((3, 3), 0.05) + 0.85 * torch.eye(3))
+    return Episodes(log_lik, lengths, hmm.viterbi(sticky, log_lik, lengths).numpy())
+
+
+@pytest.mark.parametrize("kind", ["minimum", "negative_binomial"])
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_sizes_starts_and_mean_stays_are_recovered(kind, is_fresh):
+    data = simulate(kind, seed=3, is_fresh=is_fresh)
+    found = learn_phases(FAMILIES[kind], data)
+    assert np.abs(np.subtract(found.chain.sizes, SIZES[kind])).max() <= 1
+    assert found.start == ("fresh" if is_fresh else "running")
+    means = 1 / (1 - context_chain(found.chain).transition.diagonal().numpy())
+    np.testing.assert_allclose(means, MEANS[kind], rtol=0.12)
+    np.testing.assert_allclose(found.chain.moves, MOVES, atol=0.12)
+
+
+def test_the_right_duration_is_clearly_better_and_none_is_on_markov_contexts():
+    for kind in ("minimum", "negative_binomial"):
+        compared = compare_durations(list(FAMILIES.items()), simulate(kind, seed=5))
+        best = max(compared, key=lambda each: each.gain)
+        assert (best.name, best.is_clear) == (kind, True)
+    clear = [
+        each.is_clear
+        for seed in range(3)
+        for each in compare_durations(list(FAMILIES.items()), simulate("geometric", seed, num_episodes=12))
+    ]
+    assert not any(clear)
+
+
+def test_few_long_episodes_are_cut_into_pieces():
+    data = simulate("minimum", seed=7, num_episodes=2, num_steps=900)
+    compared = {each.name: each for each in compare_durations(list(FAMILIES.items()), data)}
+    assert compared["minimum"].is_clear
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_built_in_durations_conform(name):
+    check_duration(lambda: FAMILIES[name])
+
+
+class _Forgetful(Minimum):
+    def update(self, counts: Phases) -> Phases:
+        return super().update(Phases(counts.stay, counts.advance, counts.leave * 0.5))
+
+
+def test_the_check_sees_an_m_step_that_is_no_maximum():
+    with pytest.raises(AssertionError, match="not the maximum"):
+        check_duration(lambda: _Forgetful(MinimumConfig()))
+
+
+def test_stays_of_labels_know_which_were_cut():
+    stays = labelled_stays(np.array([[0, 0, 1, 0], [1, 1, -1, -1]]))
+    assert stays.context.tolist() == [0, 1, 0, 1]
+    assert stays.lengths.tolist() == [2, 1, 1, 2]
+    assert stays.is_cut.tolist() == [False, False, True, True]
+    assert stays.is_first.tolist() == [True, False, False, True]
+
+
+def test_likelihood_of_stays_in_closed_form():
+    phases = Minimum(MinimumConfig()).update(
+        Phases(np.array([0.0, 30.0]), np.array([10.0, 0.0]), np.array([0.0, 10.0]))
+    )
+    early, late = phases.leave
+    own = Stays(np.array([1, 3, 2]), np.array([True, True, False]))
+    truth = np.log(early) + np.log((1 - early) * (1 - late) * late) + np.log(1 - early)
+    np.testing.assert_allclose(own.log_likelihood(phases), truth)
+
+
+def test_registered_durations_build_and_refuse_wrong_settings():
+    registry, task = load_registry(), TaskSpec(max_contexts=3)
+    for spec in mbrl_hdp_register_durations():
+        if spec.name != "auto":
+            assert registry.build_duration(spec.name, task).max_phases >= 1
+    with pytest.raises(ConfigError, match="decided by `fit`"):
+        registry.build_duration("auto", task)
+    with pytest.raises(ConfigError, match=r"duration\.max_steps"):
+        registry.build_duration("minimum", task, MinimumConfig(max_steps=0))
+    assert [name for name, _ in AutoDurationConfig().candidates()] == list(FAMILIES)
