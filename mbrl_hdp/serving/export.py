@@ -41,8 +41,8 @@ def export_onnx(served: Served, folder: Path) -> dict[str, Any]:
         )
     if served.model is not None and served.model.phases is not None:
         raise ConfigError(
-            f"{served.source}: contexts of this model have phases (docs/durations.md), which the exported filter cannot "
-            "hold; learn it with duration=geometric, or use `mbrl-hdp serve`"
+            f"{served.source}: contexts of this model have phases (docs/durations.md), which the exported filter "
+            "cannot hold; learn it with duration=geometric, or use `mbrl-hdp serve`"
         )
     table = None if served.model is None else table_of(served.model)
     folder.mkdir(parents=True, exist_ok=True)
