@@ -10,7 +10,7 @@ JOBS   ?= 2
 # pip's own notices about mbrl-lib's old pins would only frighten; `mbrl-hdp doctor` checks what matters.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup demo test lint type format bench mutants studies docs extras lock clean help
+.PHONY: setup demo test lint type format bench mutants studies pages docs extras lock clean help
 .DEFAULT_GOAL := help
 
 help: ## show the targets
@@ -65,6 +65,9 @@ mutants: $(STAMP) ## mutation testing of the mathematical rooms, resumable (hour
 
 studies: $(STAMP) ## the paper's model-learning studies, resumable (hours); pages in docs/results
 	@$(BIN)/mbrl-hdp reproduce all --jobs $(JOBS)
+
+pages: $(STAMP) ## write the pages of all studies and the tables of README.md anew; runs nothing
+	@$(BIN)/mbrl-hdp reproduce all --page --readme
 
 COMPILE := $(UV) pip compile --override overrides.txt --python-version 3.11 --universal --no-header --no-annotate -q
 

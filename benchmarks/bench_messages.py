@@ -23,8 +23,9 @@ from pyro.ops.indexing import Vindex
 from torch import Tensor
 
 from benchmarks.report import Row, time_pair
+from mbrl_hdp.probability import semi_markov
 from mbrl_hdp.probability.hmm import log_evidence
-from mbrl_hdp.types import ContextChain
+from mbrl_hdp.types import ContextChain, PhaseChain
 
 BATCH = NUM_STEPS = 100
 
@@ -99,14 +100,35 @@ def dynamax_gradient(leaves: Problem) -> Callable[[], float]:
     return lambda: float(jax.block_until_ready(gradient(*inputs))[0])
 
 
+def with_phases(leaves: Problem, num_phases: int) -> float:
+    """Compute evidence and gradient for negative binomial stays: each context has phases that are passed alike."""
+    size = len(leaves.before)
+    is_last = torch.arange(size * num_phases) % num_phases == num_phases - 1
+    advance, leave = torch.where(is_last, 0.0, 0.3), torch.where(is_last, 0.3, 1e-4)
+    moves = leaves.transition * (1.0 - torch.eye(size))
+    initial = leaves.before.repeat_interleave(num_phases) / num_phases
+    phases = [value.requires_grad_() for value in (1.0 - advance - leave, advance, leave)]
+    chain = PhaseChain.of([initial, *phases, moves / moves.sum(1, keepdim=True)], (num_phases,) * size)
+    evidence = semi_markov.log_evidence(chain, leaves.log_lik).sum()
+    torch.autograd.grad(evidence, [*leaves, *phases])
+    return float(evidence.detach())
+
+
+def _phases_row(num_contexts: int, num_phases: int, target: float | None) -> Row:
+    leaves = problem(num_contexts)
+    our_time, plain = time_pair(lambda: with_phases(leaves, num_phases), lambda: ours(leaves), repeats=31)
+    return Row(f"the same with {num_phases} phases a context, K={num_contexts}", our_time, "one phase", plain, target)
+
+
 def run() -> list[Row]:
-    """Time K = 10 against all peers, K = 20 and 100 against those that can."""
+    """Time K = 10 against all peers, K = 20 and 100 against those that can, and phases against the plain chain."""
     torch.set_num_threads(1)
     rows = [
         _row(10, "Pyro enumeration", lambda leaves: lambda: enumeration(leaves), 40.0, repeats=7),
         _row(10, "Pyro DiscreteHMM", lambda leaves: lambda: discrete_hmm(leaves), 8.0),
         _row(20, "Pyro DiscreteHMM", lambda leaves: lambda: discrete_hmm(leaves), None),
     ]
+    rows += [_phases_row(10, num_phases, target) for num_phases, target in ((5, 1 / 2), (10, None), (20, None))]
     if importlib.util.find_spec("dynamax") is not None:
         rows += [_row(size, "dynamax (jit, float32)", dynamax_gradient, goal) for size, goal in _DYNAMAX_GOALS.items()]
     return rows

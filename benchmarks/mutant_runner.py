@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import gc
 import hashlib
 import importlib
@@ -372,7 +373,7 @@ def function_at(path: str, line: int) -> tuple[str, int]:
 
     Outside of every function the name is that of the class or empty, which no test is recorded to call.
     """
-    node: ast.AST = ast.parse((ROOT / path).read_text())
+    node = _tree(path)
     name, first, inner = "", 1, _around(node, line)
     while inner is not None:
         node = inner
@@ -381,6 +382,11 @@ def function_at(path: str, line: int) -> tuple[str, int]:
             name += f"{node.name}{'.<locals>.' if isinstance(node, ast.FunctionDef) else '.'}"
         inner = _around(node, line)
     return f"{path}::{name.removesuffix('.<locals>.')}", first
+
+
+@functools.cache
+def _tree(path: str) -> ast.AST:
+    return ast.parse((ROOT / path).read_text())
 
 
 def _around(node: ast.AST, line: int) -> ast.AST | None:

@@ -2,16 +2,16 @@
 
     python -m benchmarks.mutants [--samples core:220:0 search:40:0] [--first N] [--only TEXT] [--page]
 
-The mutants are those of Cosmic Ray, one drawn for each drawn position in the code, the same ones for the same seed and
-code; changes that no test could notice (annotations, texts) are never drawn. Each runs against the nearest tests that
-call the changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes
-on where it was stopped: a death counts as long as the changed file (its prose aside) and the test that failed are the
-same, a survival as long as the changed file and its nearest tests are the same, or only the changed file if it was
-judged equivalent; so after tests were added, only unjudged survivors and holes run again, and after a test was changed
-its victims, first of all against that test. docs/results/mutants.md
-is written from the results and from docs/results/mutants_judged.json, where survivors are judged by name:
-`equivalent: why` or `hole: what`. A sample of another seed (`core:60:1`) says whether the tests hold beyond those that
-they were written for.
+The mutants are those of Cosmic Ray, one drawn for each drawn position in the code; changes that no test could notice
+(annotations, texts) are never drawn. A sample is drawn once and stored in docs/results/mutants_sample.json: mutants
+whose line is gone since are replaced by new draws, all others stay. Each runs against the nearest tests that call the
+changed function (see `mutant_runner.py`). Results go to docs/results/mutants.jsonl as they come, so a run goes on where
+it was stopped: a death counts as long as the changed function (its prose aside) and the test that failed are the same,
+a survival as long as the function and its nearest tests are the same, or only the function if it was judged equivalent;
+so after tests were added, only unjudged survivors and holes run again, and after a test was changed its victims, first
+of all against that test. docs/results/mutants.md is written from the results and from
+docs/results/mutants_judged.json, where survivors are judged by name: `equivalent: why` or `hole: what`. A sample of
+another seed (`core:60:1`) says whether the tests hold beyond those that they were written for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from benchmarks.mutant_runner import ROOT, Workshop, function_at, kernel_files
 from mbrl_hdp.experiments.fingerprint import hash_of
 
 WORKSHOP = ROOT / "build/mutants"
-SAMPLES = ROOT / "build/mutant_samples"
+SAMPLES = ROOT / "docs/results/mutants_sample.json"
 RESULTS = ROOT / "docs/results/mutants.jsonl"
 JUDGED = ROOT / "docs/results/mutants_judged.json"
 PAGE = ROOT / "docs/results/mutants.md"
@@ -53,6 +53,7 @@ ROOMS = {
     "search": ("mbrl_hdp/inference/search",),
 }
 WANTED = 0.95
+_MOST_LAG = 6
 MIN_DRAWN = 200
 RECORDS = "tests/inference/test_records.py"
 # Nearest tests by the beginning of a path, the first match counts. Of these, a mutant of a function runs against those
@@ -215,7 +216,7 @@ def sample(draw: Draw) -> Iterator[Mutant]:
     places: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
     codes = {path: (ROOT / path).read_text() for path in sources(draw.rooms)}
     for path, code in codes.items():
-        nodes = list(ast_nodes(get_ast(code)))
+        nodes = _nodes(code)
         for name in operator_names():
             kind = get_operator(name)
             if kind.arguments():
@@ -226,29 +227,51 @@ def sample(draw: Draw) -> Iterator[Mutant]:
     order = sorted(places)
     rng = random.Random(draw.seed)
     rng.shuffle(order)
-    num_drawn = 0
     for path, line, column in order:
         operator, occurrence = rng.choice(places[path, line, column])
         mutant = _mutant(path, codes[path], operator, occurrence)
-        if mutant is None:
-            continue
-        yield mutant
-        num_drawn += 1
-        if num_drawn == draw.count:
-            return
+        if mutant is not None:
+            yield mutant
 
 
 def stored_sample(draw: Draw) -> list[Mutant]:
-    """Return the sample, drawn once for the same code: drawing takes some 20 seconds."""
-    digest = hashlib.sha256(str(draw).encode() + Path(__file__).read_bytes())
-    for path in sources(draw.rooms):
-        digest.update((ROOT / path).read_bytes())
-    place = SAMPLES / f"{digest.hexdigest()[:12]}.json"
-    if not place.exists():
-        mutants = [asdict(mutant) for mutant in sample(draw)]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(mutants))
-    return [Mutant(**fields) for fields in json.loads(place.read_text())]
+    """Return the sample as it was drawn first, at its places in the present code; what is gone is drawn anew."""
+    stored = json.loads(SAMPLES.read_text()) if SAMPLES.exists() else {}
+    found = [relocate(Mutant(**fields)) for fields in stored.get(str(draw), [])]
+    mutants = {mutant.name: mutant for mutant in found if mutant is not None}
+    if len(mutants) < draw.count:
+        for mutant in sample(draw):
+            mutants.setdefault(mutant.name, mutant)
+            if len(mutants) == draw.count:
+                break
+    stored[str(draw)] = [asdict(mutant) for mutant in mutants.values()]
+    SAMPLES.write_text(json.dumps(stored, indent=0) + "\n")
+    return list(mutants.values())
+
+
+def relocate(mutant: Mutant) -> Mutant | None:
+    """Return a mutant at its place in the present code, None where its line or function is no longer the same."""
+    if not (ROOT / mutant.path).exists():
+        return None
+    code, kind = (ROOT / mutant.path).read_text(), get_operator(mutant.operator)
+    spots = [start for node in _nodes(code) for start, _ in kind().mutation_positions(node)]
+    node = _node_of(ast.parse(code), mutant.function)
+    if node is None:
+        return None
+    decorators = getattr(node, "decorator_list", [])
+    line = mutant.offset + min([getattr(node, "lineno", 1), *(one.lineno for one in decorators)])
+    # The text that differs may begin some lines away from the node that is changed.
+    lags = [abs(line - spot) for spot, _ in spots]
+    for occurrence in sorted((n for n, lag in enumerate(lags) if lag < _MOST_LAG), key=lags.__getitem__):
+        candidate = _mutant(mutant.path, code, mutant.operator, occurrence)
+        if candidate is not None and candidate.name == mutant.name:
+            return candidate
+    return None
+
+
+@functools.cache
+def _nodes(code: str) -> list[Any]:
+    return list(ast_nodes(get_ast(code)))
 
 
 def _mutant(path: str, code: str, operator: str, occurrence: int) -> Mutant | None:
@@ -297,9 +320,25 @@ def _is_neutral(decorator: ast.expr) -> bool:
     return isinstance(name, ast.Name) and name.id in ("compiled", "no_type_check", "override")
 
 
-def stamp(path: str, outcome: str, killer: str, root: Path = ROOT) -> str:
-    """Return a fingerprint of what a result depends on: the changed file without its prose, the tests that decided."""
-    digest = hashlib.sha256(hash_of((root / path).read_text()).encode())
+def source_stamp(path: str, function: str, root: Path = ROOT) -> str:
+    """Return a fingerprint of the changed function, class or (outside of both) file without its prose; "" if gone."""
+    if not (root / path).exists():
+        return ""
+    node = _node_of(ast.parse((root / path).read_text()), function)
+    return "" if node is None else hash_of(ast.unparse(node))[:12]
+
+
+def _node_of(node: ast.AST | None, function: str) -> ast.AST | None:
+    """Return the function or class `path::qualified.name` of a file; the file itself where there is no name."""
+    for name in function.partition("::")[2].replace(".<locals>", "").rstrip(".").split("."):
+        if name and node is not None:
+            node = next((child for child in ast.walk(node) if getattr(child, "name", None) == name), None)
+    return node
+
+
+def deciders_stamp(path: str, outcome: str, killer: str, root: Path = ROOT) -> str:
+    """Return a fingerprint of the tests that decided: the one that failed, or all nearest ones."""
+    digest = hashlib.sha256()
     if killer:
         file, *names = killer.partition("[")[0].split("::")
         if (root / file).exists():
@@ -338,11 +377,9 @@ def finished() -> dict[str, dict[str, Any]]:
 
 
 def _counts(record: dict[str, Any], is_equivalent: bool) -> bool:
-    if not (ROOT / record["path"]).exists():
+    if record["source"] != source_stamp(record["path"], record["function"]):
         return False
-    if is_equivalent and record.get("source") == stamp(record["path"], "", ""):
-        return True
-    return bool(record["stamp"] == stamp(record["path"], record["outcome"], record["killer"]))
+    return is_equivalent or record["tests"] == deciders_stamp(record["path"], record["outcome"], record["killer"])
 
 
 def judgements() -> dict[str, str]:
@@ -368,8 +405,8 @@ def run(mutants: list[Mutant]) -> None:
             result = workshop.outcome(mutant.path, str(changed), tests)
         record = {
             "name": mutant.name, **asdict(mutant), "outcome": result.status, "seconds": round(result.seconds, 1),
-            "killer": result.killer, "stamp": stamp(mutant.path, result.status, result.killer, workshop.copy),
-            "source": stamp(mutant.path, "", "", workshop.copy),
+            "killer": result.killer, "source": source_stamp(mutant.path, mutant.function, workshop.copy),
+            "tests": deciders_stamp(mutant.path, result.status, result.killer, workshop.copy),
         }  # fmt: skip
         with RESULTS.open("a") as file:
             file.write(json.dumps(record) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,9 +22,8 @@ class TwoNodes:
         os.environ.setdefault("RAY_worker_niceness", "0")
         from ray.cluster_utils import Cluster
 
-        self._cluster: Any = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}, connect=False
-        )
+        self._cluster: Any = Cluster()
+        self._cluster.add_node(num_cpus=1, include_dashboard=False)
         self._cluster.add_node(num_cpus=1)
 
     @property
@@ -77,18 +77,34 @@ def unfinished_with_checkpoint(folder: Path, jobs: Sequence[int]) -> list[int]:
     return [
         job
         for job in jobs
-        if (folder / str(job) / "run.lock").is_file()
+        if _is_alive(worker_of(folder, job))
         and any((folder / str(job) / "checkpoints").glob("epoch_*"))
         and not (folder / str(job) / "summary.json").is_file()
     ]
 
 
+def worker_of(folder: Path, job: int) -> int | None:
+    """Return the process that a job's lock names, None if there is no lock; a killed process leaves its own."""
+    words = _words(folder / str(job) / "run.lock")
+    return int(words) if words.isdigit() else None
+
+
+def _is_alive(process: int | None) -> bool:
+    if process is None:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def kill_worker(folder: Path, jobs: Sequence[int]) -> list[int]:
     """Kill, by SIGKILL, the worker of one job that has written a checkpoint; return the job, nothing if none has."""
     for job in unfinished_with_checkpoint(folder, jobs):
-        words = _words(folder / str(job) / "run.lock")
-        if words.isdigit():
-            os.kill(int(words), signal.SIGKILL)
+        process = worker_of(folder, job)
+        if process is not None:
+            os.kill(process, signal.SIGKILL)
             return [job]
     return []
 
@@ -100,6 +116,7 @@ def _words(path: Path) -> str:
         return ""
 
 
-def starts(folder: Path, job: int) -> int:
-    """Return how often work on a job was begun."""
-    return len(_words(folder / str(job) / "history.jsonl").splitlines())
+def starts(folder: Path, job: int) -> list[int]:
+    """Return, for each time that work on a job was begun, the epochs of the checkpoint that it went on from."""
+    lines = _words(folder / str(job) / "history.jsonl").splitlines()
+    return [int(json.loads(line)["checkpoint_epoch"]) for line in lines]

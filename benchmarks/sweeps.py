@@ -45,7 +45,7 @@ class Story:
     cut: list[int]
     finished_before: int
     found: list[str]
-    num_starts: list[int]
+    starts: list[list[int]]
     exit_codes: tuple[int, int]
 
 
@@ -71,8 +71,7 @@ def disturbed_sweep(folder: Path) -> Story:
     found = [
         f"job {job}: {what}" for job in range(NUM_JOBS) for what in differences(whole / str(job), sweep / str(job))
     ]
-    num_starts = [starts(sweep, job) for job in range(NUM_JOBS)]
-    return Story(killed, cut, before, found, num_starts, (first, second))
+    return Story(killed, cut, before, found, [starts(sweep, job) for job in range(NUM_JOBS)], (first, second))
 
 
 def _num_finished(sweep: Path) -> int:
@@ -130,14 +129,16 @@ def main() -> int:
 
 def page(story: Story, cells: dict[str, tuple[float, float, list[object]]] | None) -> str:
     """Return the page."""
-    again = [number for number in story.num_starts if number > 1]
+    again = [f"job {job} after {', '.join(map(str, epochs[1:]))} of 5 epochs"
+             for job, epochs in enumerate(story.starts) if len(epochs) > 1]  # fmt: skip
     rows = [
         ["jobs", str(NUM_JOBS)],
         ["job whose worker was killed (SIGKILL) after a checkpoint", str(story.killed[0])],
         ["finished when both nodes were ended", str(story.finished_before)],
-        ["running then, after a checkpoint", ", ".join(map(str, story.cut))],
+        ["running then, after a checkpoint", ", ".join(map(str, story.cut)) or "none"],
         ["exit codes of the sweep: with the dead cluster, run again on a new one", "{}, {}".format(*story.exit_codes)],
-        ["starts of each job", ", ".join(map(str, story.num_starts))],
+        ["starts of each job", ", ".join(str(len(epochs)) for epochs in story.starts)],
+        ["begun again, from the checkpoint", "; ".join(again)],
         ["differences to one process (metrics, summaries, tensors, events)", str(len(story.found) or "none")],
     ]
     load = os.getloadavg()[0]
@@ -147,7 +148,7 @@ def page(story: Story, cells: dict[str, tuple[float, float, list[object]]] | Non
         "A Ray cluster of two nodes with one core each, on one machine. Settings: `" + " ".join(JOBS) + "`.",
         table(("", "found"), rows),
         *story.found,
-        f"Finished jobs were not run again; {len(again)} jobs were begun more than once and went on where they were.",
+        "No finished job was run again.",
     ]
     if cells is not None:
         local, ray = cells["local"], cells["ray"]

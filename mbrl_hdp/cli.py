@@ -236,9 +236,11 @@ def _check_target(flag: str, path: Path, suffix: str, what: str) -> None:
 
 
 def report(words: list[str]) -> int:
-    """Write one HTML file that opens offline, for a fit, a run, several runs or a sweep; --live follows a training."""
+    """Write one HTML file that opens offline: a fit, a run, several runs, a sweep, studies; --live follows a run."""
     parser = _parser("report", report)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="folder of a fit or a run, several runs, or a sweep")
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="folder of a fit, a run, several runs, a sweep, studies"
+    )
     parser.add_argument("-o", "--out", metavar="FILE.html", help="file to write (default: PATH/report.html)")
     parser.add_argument("--animate", action="store_true", help="play an episode of the run and show it, animated")
     parser.add_argument("--trust", action="store_true", help="with --animate: let it import what its settings name")
@@ -374,10 +376,16 @@ def reproduce(words: list[str]) -> int:
         "--on", default="local", choices=["local", "ray"], help="run the cells on this machine or on a Ray cluster"
     )
     parser.add_argument("--budget", metavar="90m", help="start no cell that would not end within this time (s, m, h)")
-    parser.add_argument("--quick", action="store_true", help="tiny cells, to see that it works")
+    parser.add_argument(
+        "--profile", choices=["full", "smoke"], default="full", help="smoke: tiny cells, to see that it works"
+    )
+    parser.add_argument("--quick", action="store_const", const="smoke", dest="profile", help=argparse.SUPPRESS)
     parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
+    parser.add_argument(
+        "--readme", action="store_true", help="write the tables of README.md and docs/results/README.md anew"
+    )
     options = parser.parse_args(words)
-    if options.name is None and not (options.stale or options.list):
+    if options.name is None and not (options.stale or options.list or options.readme):
         raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`; --list shows them")
     from mbrl_hdp.runtime import configure
 
@@ -391,11 +399,13 @@ def reproduce(words: list[str]) -> int:
 
         print_table("Studies", ["study", "cells", "max_contexts", "title"], listing())
         return 0
+    if options.readme and options.name is None:
+        return _write_readme(Path(options.out))
 
     asked = ReproduceOptions(
         options.seeds,
         options.jobs,
-        options.quick,
+        options.profile == "smoke",
         Path(options.out),
         options.sizes,
         options.page,
@@ -413,6 +423,15 @@ def reproduce(words: list[str]) -> int:
 
             save_drawings(page.drawings, page.path.parent / FIGURES)
         print(page.path)
+    return _write_readme(Path(options.out)) if options.readme else 0
+
+
+def _write_readme(folder: Path) -> int:
+    """Write the tables of all studies; README.md is that of the folder above docs/results."""
+    from mbrl_hdp.experiments.overview import write_tables
+
+    for path in write_tables(folder, folder.absolute().parents[1]):
+        print(path)
     return 0
 
 

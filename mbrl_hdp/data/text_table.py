@@ -135,7 +135,6 @@ class TextTable:
                 skipinitialspace=True,
                 on_bad_lines="error",
                 low_memory=False,
-                float_precision="round_trip",
             )
 
     def _numbers(self, column: pd.Series, name: str, missing: Sequence[str]) -> pd.Series:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 from mbrl_hdp.data.files import read_log
@@ -151,14 +152,15 @@ def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> Co
     """Learn the model; calibrate its alarm on data that was kept aside."""
     from mbrl_hdp.experiments.update import hold_out
     from mbrl_hdp.inference.fit import fit
+    from mbrl_hdp.inference.progress import PlainLines
 
     typed, aside = job.typed, None
     data = log.data if before is None else Trajectories.concatenate([before.data, log.data])
     if typed.alarm_holdout:
         data, aside = hold_out(data, typed.alarm_holdout, typed.seed)
-    if progress:
-        size = f"{count_of(data.num_transitions, 'step')} of {count_of(data.num_episodes, 'episode')}"
-        print(f"searching for contexts in {size}; the runs below start from what is found", file=sys.stderr, flush=True)
+    size = f"{count_of(data.num_transitions, 'step')} of {count_of(data.num_episodes, 'episode')}"
+    begun = f"searching for contexts in {size}; the runs below start from what is found"
+    PlainLines(progress, Console(stderr=True)).says(begun, is_due=True)
     model = fit(
         data,
         _part(typed.prior),

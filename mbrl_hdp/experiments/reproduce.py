@@ -20,7 +20,7 @@ from mbrl_hdp.experiments.config import MAX_SEED
 from mbrl_hdp.experiments.confirm import confirm
 from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.experiments.studies.drawings import Drawing
-from mbrl_hdp.experiments.studies.records import changes, read_records, state_counts
+from mbrl_hdp.experiments.studies.records import changes, read_records, state_counts, write_csv
 from mbrl_hdp.experiments.studies.study import (
     CURRENT,
     MARK,
@@ -76,7 +76,7 @@ class ReproduceOptions:
     @property
     def folder(self) -> Path:
         """Folder of this kind of run: quick looks never mix with real ones."""
-        return self.out / "quick" if self.is_quick else self.out
+        return self.out / "smoke" if self.is_quick else self.out
 
 
 @dataclass(frozen=True)
@@ -213,18 +213,24 @@ def write_page(study: Study, options: ReproduceOptions) -> WrittenPage:
     known = read_records(study, options.folder, cells)
     records = [known[key] for key in map(cell_key, cells) if key in known]
     path = options.folder / f"{study.name}.md"
-    page = study.page(records) if records else None
+    if options.is_page_only and cells and not records:  # nothing to show yet
+        return WrittenPage(path)
+    page = study.page(records) if records or not cells else None
     text = [f"# {study.title}", "", f"Written by `mbrl-hdp reproduce {study.name}`; do not edit.", ""]
-    text += [
-        f"{len(records)} of {len(cells)} cells are finished.{_stale_words(records)}{_confirmed_words(records)}",
-        "",
-    ]
+    if cells:
+        text += [
+            f"{len(records)} of {len(cells)} cells are finished.{_stale_words(records)}{_confirmed_words(records)}",
+            "",
+        ]
     if page is not None:
         is_stale = any(record.state != CURRENT for record in records)
-        text += [_gates(page.gates, is_stale), "", page.body, ""]
+        text += [_gates(page.gates, is_stale), ""] if cells else []
+        text += [page.body, ""]
         for drawing in page.drawings:
             text += [f"![{drawing.caption}]({FIGURES}/{drawing.name}.png)", "", drawing.caption, ""]
+    if records:
         text += [_provenance(study, records), ""]
+        write_csv(records, path.with_suffix(".csv"))
     with atomic_path(path) as temporary:
         temporary.write_text("\n".join(text))
     return WrittenPage(path, page.drawings if page is not None else ())
@@ -313,5 +319,5 @@ def _provenance(study: Study, records: list[CellRecord]) -> str:
         f"Seeds {', '.join(map(str, seeds))}; code {', '.join(commits)}; {total / 60:.0f} minutes of one thread (on a "
         f"machine that was shared, so times are upper bounds). Every cell with its settings is in `{study.name}.jsonl`"
         + (f" and {', '.join(f'`{name}.jsonl`' for name in study.reads)}" if study.reads else "")
-        + f". Settings of the first cell: `{json.dumps(example)}`."
+        + f", its single values in `{study.name}.csv`. Settings of the first cell: `{json.dumps(example)}`."
     )

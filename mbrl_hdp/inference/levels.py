@@ -254,7 +254,8 @@ def _merged_model(model: ContextModel, levels: list[Level], number: int) -> Cont
     rest = [dataclasses.asdict(each.coarser_than(level)) for each in levels[number:]]
     # What was found about the contexts does not hold for merged ones.
     search = {key: value for key, value in model.report.search.items() if key not in _OF_ALL_CONTEXTS}
-    small.report = dataclasses.replace(model.report, levels=rest, search=search)
+    duration = {} if small.phases is None else model.report.duration
+    small.report = dataclasses.replace(model.report, levels=rest, search=search, duration=duration)
     small.level_heads = {name: value[number:] for name, value in model.level_heads.items() if number < len(value)}
     return small
 

@@ -302,7 +302,8 @@ def _backward(
 ):
     num_steps, num_contexts, width = seen.shape
     entry, heard, out, marginal = small[0], small[1], small[2], small[3]
-    pairs, earlier, gain = np.empty((num_contexts, num_contexts)), np.zeros(width), np.zeros(width)
+    pairs = np.empty((num_contexts, num_contexts))
+    earlier, gain, now = np.zeros(width), np.zeros(width), np.zeros(width)
     shortest = lasting.min()
     for t in range(num_steps - 1, -1, -1):
         if t + 1 >= shortest:
@@ -310,23 +311,41 @@ def _backward(
         for k in range(num_contexts):
             _clear(seen[t, k], factors[t + 1], gain, marginal[k], out[k])
             for s in range(first[k], first[k + 1]):
-                _combine(states[t, s], message[s], gain, marginal[k], ratio[s], largest)
+                _multiplied_add(marginal[k], states[t, s], message[s])
+                _combine(message[s], gain, ratio[s], largest)
             entry[k] = ratio[first[k]]
         _store(marginals, t, marginal, factors[t + 1])
         if t == 0:
             break
         np.dot(moves, entry, heard)
-        for w in range(width):
-            earlier[w] = factors[t, w] * weight[w]
+        _multiply(earlier, factors[t], weight)
         for k in range(num_contexts):
             for s in range(first[k], first[k + 1]):
-                _derive(states[t - 1, s], earlier, ratio[s], ratio[s + 1], heard[k], leave[s], sums[1, s], sums[2, s],
-                        sums[3, s], out[k])  # fmt: skip
+                _multiply(now, states[t - 1, s], earlier)
+                _multiplied_add(sums[1, s], now, ratio[s])
+                _multiplied_add(sums[2, s], now, ratio[s + 1])
+                _multiplied_add(sums[3, s], now, heard[k])
+                _scaled_add(out[k], leave[s], now)
                 _tell(message[s], stay[s], ratio[s], advance[s], ratio[s + 1], leave[s], heard[k])
         np.dot(out, entry.T, pairs)
         by_moves += pairs
     for s in range(len(stay) if num_steps > 0 else 0):
         _multiplied_add(sums[0, s], ratio[s], weight)
+
+
+# Loops over few arrays each: with more, the compiler gives up proving that they do not overlap and does not vectorise.
+@compiled()
+@no_type_check
+def _multiply(row, one, other):
+    for w in range(len(row)):
+        row[w] = one[w] * other[w]
+
+
+@compiled()
+@no_type_check
+def _scaled_add(row, factor, other):
+    for w in range(len(row)):
+        row[w] += factor * other[w]
 
 
 @compiled()
@@ -338,22 +357,10 @@ def _multiplied_add(row, one, other):
 
 @compiled()
 @no_type_check
-def _combine(state, message, gain, marginal, ratio, largest):
-    for w in range(len(state)):
-        marginal[w] += state[w] * message[w]
+def _combine(message, gain, ratio, largest):
+    for w in range(len(ratio)):
         value = gain[w] * message[w]
         ratio[w] = largest if value > largest else value
-
-
-@compiled()
-@no_type_check
-def _derive(state, earlier, own, following, heard, leave, by_stay, by_advance, by_leave, out):
-    for w in range(len(state)):
-        now = state[w] * earlier[w]
-        by_stay[w] += now * own[w]
-        by_advance[w] += now * following[w]
-        by_leave[w] += now * heard[w]
-        out[w] += now * leave
 
 
 @compiled()

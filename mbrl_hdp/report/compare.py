@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from mbrl_hdp.errors import DataError
+from mbrl_hdp.experiments.statistics import improvement, return_statistics
 from mbrl_hdp.experiments.summary import bootstrap_interval
 from mbrl_hdp.report.curves import RunHistory
 from mbrl_hdp.report.run_groups import RunGroup, find_runs, group_runs
 
 Numbers = np.ndarray[Any, Any]
-_NUM_DRAWS = 2000
 ALL_ENVS = "all environments"
 
 
@@ -167,20 +166,19 @@ def _row(group: RunGroup) -> Row:
     seeds, waiting = tuple(run.seed for run in done), tuple(run.seed for run in group.runs if not run.summary)
     if not done:
         return Row(group.name, group.env, group.settings, seeds, waiting, 0, runs=group.runs)
-    returns = [_returns(run) for run in done]
-    pooled = np.concatenate(returns)
+    found = return_statistics([_returns(run) for run in done])
     return Row(
         group.name,
         group.env,
         group.settings,
         seeds,
         waiting,
-        num_episodes=len(pooled),
-        mean=float(np.mean([own.mean() for own in returns])),
-        std=float(pooled.std(ddof=1)) if len(pooled) > 1 else 0.0,
-        iqm=float(stats.trim_mean(pooled, 0.25)),
-        interval=bootstrap_interval(returns),
-        num_contexts=tuple(int(found) for found in _known(done, "num_contexts")),
+        num_episodes=found.num_episodes,
+        mean=found.mean,
+        std=found.std,
+        iqm=found.iqm,
+        interval=found.interval,
+        num_contexts=tuple(int(number) for number in _known(done, "num_contexts")),
         accuracy=_mean(_known(done, "context_accuracy")),
         real_episodes=_mean(_known(done, "num_real_episodes")),
         minutes=_mean([seconds / 60.0 for seconds in _known(done, "wall_time_s")]),
@@ -247,18 +245,5 @@ def _pairs(groups: Sequence[RunGroup]) -> list[Pair]:
 
 
 def _pair(one: str, other: str, env: str, scores: Sequence[tuple[Numbers, Numbers]]) -> Pair:
-    """Return P(X > Y) + P(X = Y) / 2 over runs, averaged over environments, as rliable does.
-
-    Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", 2021.
-    """
-    rng = np.random.default_rng(0)
-    means, draws = [], np.zeros(_NUM_DRAWS)
-    for ours, theirs in scores:
-        better = (ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)
-        means.append(better.mean())
-        rows = rng.integers(len(ours), size=(_NUM_DRAWS, len(ours), 1))
-        columns = rng.integers(len(theirs), size=(_NUM_DRAWS, 1, len(theirs)))
-        draws += better[rows, columns].mean((1, 2)) / len(scores)
-    is_drawn = all(min(len(ours), len(theirs)) > 1 for ours, theirs in scores)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Pair(one, other, env, float(np.mean(means)), (float(low), float(high)) if is_drawn else None)
+    found = improvement(scores)
+    return Pair(one, other, env, found.probability, found.interval)

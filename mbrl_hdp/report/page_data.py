@@ -19,6 +19,7 @@ from mbrl_hdp.experiments.history import read_history
 from mbrl_hdp.experiments.run_folder import check_links
 from mbrl_hdp.inference.saving import load
 from mbrl_hdp.report.curves import RunHistory, read_run
+from mbrl_hdp.report.results_page import StudySection, is_results, study_sections, title_of
 from mbrl_hdp.report.summary import summarise
 from mbrl_hdp.report.timeline import Timeline
 
@@ -53,7 +54,7 @@ class Page:
     """The content of one page.
 
     Attributes:
-        kind: `fit`, `run` or `runs`.
+        kind: `fit`, `run`, `runs` or `studies`.
         title: what it is about.
         folder: where it was read.
         model: the context model of a fit, or the last one of a run.
@@ -63,6 +64,7 @@ class Page:
         starts: when a run was begun and resumed.
         animation: an episode as a GIF.
         notes: what is left out and why, a sentence each.
+        studies: the pages of `mbrl-hdp reproduce`.
     """
 
     kind: str
@@ -75,10 +77,11 @@ class Page:
     starts: Sequence[dict[str, Any]] = ()
     animation: bytes | None = None
     notes: list[str] = field(default_factory=list)
+    studies: Sequence[StudySection] = ()
 
 
 def gather(paths: Sequence[str | Path]) -> Page:
-    """Read the folder of a fit, of a run, of several runs or of a sweep.
+    """Read the folder of a fit, of a run, of several runs, of a sweep or of studies.
 
     Raises:
         DataError: if there is nothing to report, or fits are among several folders.
@@ -94,6 +97,9 @@ def gather(paths: Sequence[str | Path]) -> Page:
         return fit_page(folders[0])
     if len(folders) == 1 and (folders[0] / "metrics.csv").is_file():
         return run_page(folders[0])
+    if len(folders) == 1 and is_results(folders[0]):
+        sections = study_sections(folders[0])
+        return Page("studies", title_of(sections), str(folders[0]), studies=sections)
     fits = [str(folder) for folder in folders if is_fit(folder)]
     if fits:
         raise DataError(f"a page shows one fit, or one or several runs; report {', '.join(fits)} alone")

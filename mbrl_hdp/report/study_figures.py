@@ -11,11 +11,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.experiments.studies.drawings import ChainPanel, CoursePanel, CurvePanel, Drawing, Panel
+from mbrl_hdp.experiments.studies.drawings import (
+    BeliefPanel,
+    ChainPanel,
+    CoursePanel,
+    CurvePanel,
+    Drawing,
+    Panel,
+)
 from mbrl_hdp.report.palette import context_colours
 
 _PANELS_A_ROW = 3
 _MOST_ANNOTATED = 6
+_MOST_INSIDE = 6  # names in a legend that still fit beside the lines
 _LINE_STYLES = ("-", "--", ":", "-.")
 
 
@@ -45,7 +53,7 @@ def draw(drawing: Drawing) -> Figure:
 
 
 def _height(panel: Panel) -> float:
-    return 2.2 if isinstance(panel, CoursePanel) else 4.2
+    return 2.2 if isinstance(panel, CoursePanel | BeliefPanel) else 4.2
 
 
 @singledispatch
@@ -90,6 +98,22 @@ def _(panel: CoursePanel, ax: Any) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
+@_draw.register
+def _(panel: BeliefPanel, ax: Any) -> None:
+    """Draw the probability of every context as a line; a strip above shows which context was active."""
+    columns = list(zip(*panel.belief, strict=True))
+    colours = context_colours(max(len(columns), max(panel.truth) + 1))
+    for number, line in enumerate(columns):
+        ax.plot(line, color=colours[number], linewidth=1.2, label=f"b{number}")
+    starts = [0, *(t for t in range(1, len(panel.truth)) if panel.truth[t] != panel.truth[t - 1])]
+    for start, end in zip(starts, [*starts[1:], len(panel.truth)], strict=True):
+        ax.barh(1.12, end - start, left=start, height=0.12, color=colours[panel.truth[start]])
+    ax.set(xlabel="step", xlim=(0, len(panel.truth)), ylim=(0.0, 1.25))
+    ax.set_yticks([0.0, 0.5, 1.0, 1.12], ["0", "0.5", "1", "true"])
+    ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    ax.spines[["top", "right"]].set_visible(False)
+
+
 def _colour_numbers(panel: CoursePanel) -> dict[int, int]:
     """Return the colour of every learned context: that of its true one; unmatched ones have colours of their own."""
     matched = dict(enumerate(panel.to_true))
@@ -112,5 +136,14 @@ def _(panel: CurvePanel, ax: Any) -> None:
         ax.axhline(level, color="0.5", linewidth=0.8)
         ax.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
     ax.set(xlabel=panel.x_label, ylabel=panel.y_label)
-    ax.legend(frameon=False, fontsize=8)
+    if panel.has_log_x:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
+        places = [x for _, points in panel.lines for x, _ in points]
+        is_narrow = max(places) < 10 * min(places)  # then there is at most one power of ten to write
+        ax.xaxis.set_minor_formatter("{x:g}" if is_narrow else "")
+    if len(names) > _MOST_INSIDE:
+        ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    else:
+        ax.legend(frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)

@@ -41,8 +41,8 @@ def export_onnx(served: Served, folder: Path) -> dict[str, Any]:
         )
     if served.model is not None and served.model.phases is not None:
         raise ConfigError(
-            f"{served.source}: contexts of this model have phases (docs/durations.md), which the exported filter "
-            "cannot hold; learn it with duration=geometric, or use `mbrl-hdp serve`"
+            f"{served.source}: contexts of this model have phases (docs/durations.md), which the exported "
+            "filter cannot hold; learn it with duration=geometric, or use `mbrl-hdp serve`"
         )
     table = None if served.model is None else table_of(served.model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,9 +65,14 @@ def table_of(model: ContextModel) -> DensityTable:
     """Return the density table of a model.
 
     Raises:
-        ConfigError: if its transition model offers none, or one that means something else.
+        ConfigError: if its contexts have phases, or its transition model offers none, or one that means something else.
     """
     name, slots = model.parts.dynamics.name, model.slots
+    if model.states is not None:
+        raise ConfigError(
+            f"duration={model.report.duration.get('name')} cannot be exported: an exported filter knows no phases of "
+            "contexts; `mbrl-hdp serve` does, and a model learned with duration=geometric can be exported"
+        )
     if model.dynamics.density_table(slots) is None:
         raise ConfigError(
             f"dynamics={name} ({type(model.dynamics).__module__}) cannot be exported: it offers no density_table, the "

@@ -17,6 +17,7 @@ from mbrl_hdp.belief.codec import BeliefCodec, PackedObs
 from mbrl_hdp.errors import CheckpointError, DataError, MbrlHdpError, short
 from mbrl_hdp.inference.alarm import NoveltyAlarm
 from mbrl_hdp.inference.online import OnlineFilter
+from mbrl_hdp.serving.alarm import alarm_of, alarm_words
 from mbrl_hdp.serving.loading import Actor, Served
 
 Vector = Float[np.ndarray, " n"]
@@ -139,14 +140,14 @@ class Streams:
         stream = self._find(name)
         act = self._act(stream, words)
         obs = self._row(words, "obs", self.served.obs_dim, may_miss=True)
-        packed = self._packed(stream)
+        packed, before = self._packed(stream), stream.obs
         if stream.filter is not None:
             stream.filter.update(act, obs)
-            if stream.alarm is not None:
-                stream.is_raised = stream.alarm.update(stream.obs, act, stream.filter.log_lik)
         stream.obs = obs
         stream.num_steps += 1
         self.num_steps += 1
+        if stream.alarm is not None and stream.filter is not None:
+            stream.is_raised = stream.alarm.update(before, act, stream.filter.log_lik)
         stream.notes = []
         self._choose(stream, packed, act)
         return self._answer(stream)
@@ -221,7 +222,7 @@ class Streams:
     def _new(self, name: str, obs: Vector) -> _Stream:
         model = self.served.model
         online = None if self._filter is None else self._filter.fresh()
-        alarm = None if model is None or model.novelty is None else model.novelty_alarm()
+        alarm = None if model is None else alarm_of(model)
         return _Stream(name, online, self.served.actor(), alarm, obs, self._clock())
 
     def _begin(self, stream: _Stream, obs: Vector) -> None:
@@ -299,7 +300,7 @@ class Streams:
             "filtered": None if found is None else found.filtered.tolist(),
             "context": None if found is None else int(found.filtered.argmax()),
             "log_evidence": None if found is None else _or_none(found.log_evidence),
-            "alarm": None if stream.alarm is None else {"is_raised": stream.is_raised, "share": stream.alarm.share},
+            "alarm": alarm_words(stream.alarm, stream.is_raised),
             "action": None if stream.action is None else stream.action.tolist(),
         }
         return answer | ({"note": "; ".join(stream.notes)} if stream.notes else {})

@@ -1,4 +1,4 @@
-"""Baselines: `rnn_ppo`, `rnn_ppo_plain`, `gpmm`, `dnnmm`, `anpmm`, `sac_stack`, `pets`; see docs/baselines.md."""
+"""Baselines to compare with: GPMM and its kin, recurrent PPO, SAC on a stack, PETS, MBPO; see docs/baselines.md."""
 
 from __future__ import annotations
 
@@ -84,6 +84,13 @@ def build_pets(config: settings.PetsConfig, task: Any) -> Agent:
     return Pets(config, task)
 
 
+def build_mbpo(config: settings.MbpoConfig, task: Any) -> Agent:
+    """Build MBPO."""
+    from mbrl_hdp_baselines.mbpo import Mbpo
+
+    return Mbpo(config, task)
+
+
 @hookimpl
 def mbrl_hdp_register_baselines() -> Iterable[PluginSpec[Baseline]]:
     """Register the baselines that learn while they act."""
@@ -113,4 +120,7 @@ def mbrl_hdp_register_agents() -> Iterable[AgentSpec[Agent]]:
         AgentSpec("pets", settings.PetsConfig, build_pets,
                   "PETS: mbrl-lib's probabilistic ensemble; the optimiser is planner=",
                   budget="mpc", needs_reward=True),
+        AgentSpec("mbpo", settings.MbpoConfig, build_mbpo,
+                  "MBPO: mbrl-lib's SAC on imagined steps of its probabilistic ensemble",
+                  budget="sac", needs_reward=True),
     ]  # fmt: skip

@@ -24,7 +24,7 @@ from mbrl_hdp.seeding import numpy_generator, torch_generator
 from mbrl_hdp_baselines.features import AngleFeatures
 from mbrl_hdp_baselines.history import History, transitions
 from mbrl_hdp_baselines.imagination import make_mean_planner, plain_reward
-from mbrl_hdp_baselines.settings import PetsConfig
+from mbrl_hdp_baselines.settings import EnsembleConfig, PetsConfig
 from mbrl_hdp_baselines.states import load_optimizer, optimizer_state, part_of, prefixed
 
 
@@ -110,31 +110,81 @@ class WindowModelEnv(mbrl.models.ModelEnv):
         return lambda act, window: function(act, window[:, : model.obs_dim])
 
 
-class Pets(Agent):
-    """PETS: the ensemble is trained on all episodes after every epoch; actions are planned.
+class EnsembleAgent(Agent):
+    """What agents on mbrl-lib's ensemble have in common: the episodes, the model and its training.
 
     Attributes:
         model: mbrl-lib's model.
+        num_fits: trainings of the ensemble so far.
+    """
+
+    def __init__(self, config: EnsembleConfig, task: AgentTask) -> None:
+        self.settings, self.task = config, task
+        self.history = History(task.obs_dim, task.act_dim, config.history)
+        self.features = AngleFeatures(self.history.width, self.history.angles(task.angle_columns))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(task.seed)
+            ensemble = mbrl.models.GaussianMLP(
+                self.features.width + task.act_dim, task.obs_dim, "cpu", num_layers=config.num_layers,
+                ensemble_size=config.ensemble_size, hid_size=config.hid_size, propagation_method="random_model",
+                activation_fn_cfg={"_target_": "torch.nn.SiLU"},
+            )  # fmt: skip
+        self.model = WindowModel(ensemble, self.history, self.features)
+        self.trainer = mbrl.models.ModelTrainer(self.model, config.lr, config.weight_decay)
+        self.num_fits = 0
+        self.data: Trajectories | None = None
+
+    def begin_episode(self) -> None:
+        """Forget the last episode."""
+        self.history.reset()
+
+    def keep(self, new: Trajectories) -> TransitionBatch:
+        """Add episodes to those that are known; return all of their steps, windows in the place of observations."""
+        self.data = new if self.data is None else Trajectories.concatenate([self.data, new])
+        obs, act, reward, next_obs, ended = transitions(self.data, self.history)
+        return TransitionBatch(obs, act, next_obs, reward, ended.astype(bool), np.zeros(len(obs), dtype=bool))
+
+    def fit(self, batch: TransitionBatch) -> dict[str, float]:
+        """Go on training the ensemble."""
+        self.model.update_normalizer(batch)
+        rng = numpy_generator(self.task.seed, "pets", "fit", self.num_fits)
+        settings = {"batch_size": self.settings.batch_size, "shuffle_each_epoch": True, "rng": rng}
+        dataset = (
+            BootstrapIterator(batch, ensemble_size=self.settings.ensemble_size, permute_indices=False, **settings)
+            if self.settings.ensemble_size > 1
+            else TransitionIterator(batch, **settings)
+        )
+        losses, scores = self.trainer.train(dataset, num_epochs=self.settings.num_epochs, silent=True)
+        self.num_fits += 1
+        return {"model_loss": losses[-1], "model_mse": scores[-1]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the ensemble, its optimiser and the scale of its inputs; the loop keeps the episodes."""
+        scale = self.model.input_normalizer
+        state: dict[str, Any] = {"num_fits": self.num_fits, "input_mean": scale.mean, "input_std": scale.std}
+        state |= prefixed("model", self.model.model.state_dict())
+        return state | prefixed("optimizer", optimizer_state(self.trainer.optimizer))
+
+    def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:  # noqa: ARG002
+        """Restore what `state_dict` returned."""
+        self.num_fits, self.data = state["num_fits"], data
+        self.model.input_normalizer.mean = state["input_mean"].clone()
+        self.model.input_normalizer.std = state["input_std"].clone()
+        self.model.model.load_state_dict(part_of(state, "model"))
+        load_optimizer(self.trainer.optimizer, part_of(state, "optimizer"))
+
+
+class Pets(EnsembleAgent):
+    """PETS: the ensemble is trained on all episodes after every epoch; actions are planned.
+
+    Attributes:
         planner: the optimiser that `planner=` names.
     """
 
     def __init__(self, config: PetsConfig, task: AgentTask) -> None:
-        self.config, self.task = config, task
-        self.history = History(task.obs_dim, task.act_dim, config.history)
-        features = AngleFeatures(self.history.width, self.history.angles(task.angle_columns))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(task.seed)
-            ensemble = mbrl.models.GaussianMLP(
-                features.width + task.act_dim, task.obs_dim, "cpu", num_layers=config.num_layers,
-                ensemble_size=config.ensemble_size, hid_size=config.hid_size, propagation_method="random_model",
-                activation_fn_cfg={"_target_": "torch.nn.SiLU"},
-            )  # fmt: skip
-        self.model = WindowModel(ensemble, self.history, features)
-        self.trainer = mbrl.models.ModelTrainer(self.model, config.lr, config.weight_decay)
+        super().__init__(config, task)
         generator = torch_generator(task.seed, "pets", "noise")
         self.planner = make_mean_planner(task, WindowModelEnv(task, self.model, config.ensemble_size, generator))
-        self.num_fits = 0
-        self.data: Trajectories | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -143,8 +193,8 @@ class Pets(Agent):
 
     def begin_episode(self) -> None:
         """Forget the last plan and the last episode."""
+        super().begin_episode()
         self.planner.reset()
-        self.history.reset()
 
     def act(self, packed: Packed, explore: bool) -> Act:  # noqa: ARG002 - plans are no noisier in training
         """Plan, and take the first action."""
@@ -154,34 +204,13 @@ class Pets(Agent):
 
     def learn(self, epoch: Epoch) -> Mapping[str, float]:
         """Go on training the ensemble, on all episodes so far."""
-        self.data = epoch.new if self.data is None else Trajectories.concatenate([self.data, epoch.new])
-        obs, act, reward, next_obs, ended = transitions(self.data, self.history)
-        batch = TransitionBatch(obs, act, next_obs, reward, ended.astype(bool), np.zeros(len(obs), dtype=bool))
-        self.model.update_normalizer(batch)
-        rng = numpy_generator(self.task.seed, "pets", "fit", self.num_fits)
-        settings = {"batch_size": self.config.batch_size, "shuffle_each_epoch": True, "rng": rng}
-        dataset = (
-            BootstrapIterator(batch, ensemble_size=self.config.ensemble_size, permute_indices=False, **settings)
-            if self.config.ensemble_size > 1
-            else TransitionIterator(batch, **settings)
-        )
-        losses, scores = self.trainer.train(dataset, num_epochs=self.config.num_epochs, silent=True)
-        self.num_fits += 1
-        return {"model_loss": losses[-1], "model_mse": scores[-1]}
+        return self.fit(self.keep(epoch.new))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the ensemble, its optimiser, the scale of its inputs and the planner; the loop keeps the episodes."""
-        scale = self.model.input_normalizer
-        state: dict[str, Any] = {"num_fits": self.num_fits, "input_mean": scale.mean, "input_std": scale.std}
-        state |= prefixed("model", self.model.model.state_dict())
-        state |= prefixed("optimizer", optimizer_state(self.trainer.optimizer))
-        return state | prefixed("planner", self.planner.state_dict())
+        """Return the ensemble and the planner."""
+        return super().state_dict() | prefixed("planner", self.planner.state_dict())
 
-    def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:  # noqa: ARG002
+    def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:
         """Restore what `state_dict` returned."""
-        self.num_fits, self.data = state["num_fits"], data
-        self.model.input_normalizer.mean = state["input_mean"].clone()
-        self.model.input_normalizer.std = state["input_std"].clone()
-        self.model.model.load_state_dict(part_of(state, "model"))
-        load_optimizer(self.trainer.optimizer, part_of(state, "optimizer"))
+        super().load_state_dict(state, data, model)
         self.planner.load_state_dict(part_of(state, "planner"))

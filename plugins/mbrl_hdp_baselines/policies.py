@@ -45,6 +45,7 @@ class BeliefPolicy(SequencePolicy):
         action_space: the actions.
         lr_schedule: learning rate of the remaining progress.
         num_contexts: width of the belief.
+        decoder: how the memory is read: `softmax`, the belief; `linear`, W h; `none`, the hidden state h itself.
         obs_width: width of the features.
         lstm_hidden_size: units of the LSTM.
         net_arch: hidden layers of policy and value.
@@ -63,31 +64,37 @@ class BeliefPolicy(SequencePolicy):
         action_space: spaces.Space[Any],
         lr_schedule: Any,
         num_contexts: int,
+        decoder: str,
         obs_width: int,
         lstm_hidden_size: int,
         net_arch: dict[str, list[int]],
         log_std_init: float,
         use_sde: bool = False,
     ) -> None:
-        self.num_contexts, self.obs_width = num_contexts, obs_width
+        self.decoder, self.obs_width = decoder, obs_width
+        self.read_width = lstm_hidden_size if decoder == "none" else num_contexts
         super().__init__(
             observation_space, action_space, lr_schedule, net_arch=net_arch, use_sde=use_sde, log_std_init=log_std_init,
             lstm_hidden_size=lstm_hidden_size, shared_lstm=True, enable_critic_lstm=False,
         )  # fmt: skip
         self.lstm_actor = nn.LSTM(self.features_dim - obs_width, lstm_hidden_size)
-        self.belief_head = nn.Linear(lstm_hidden_size, num_contexts, bias=False)
+        if decoder != "none":
+            self.belief_head = nn.Linear(lstm_hidden_size, num_contexts, bias=False)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def _build_mlp_extractor(self) -> None:
         self.mlp_extractor = MlpExtractor(
-            self.obs_width + self.num_contexts, self.net_arch, self.activation_fn, self.device
+            self.obs_width + self.read_width, self.net_arch, self.activation_fn, self.device
         )
 
     def belief(self, obs: Tensor, states: LstmState, episode_starts: Tensor) -> tuple[Tensor, LstmState]:
-        """Return the beliefs `B K` at observations, and the state of the LSTM after them."""
+        """Return what is read of the memory at observations (beliefs `B K`), and the state of the LSTM after them."""
         before = self.extract_features(obs)[:, self.obs_width :]
         hidden, states = self._process_sequence(before, states, episode_starts, self.lstm_actor)
-        return self.belief_head(hidden).softmax(-1), states
+        if self.decoder == "none":
+            return hidden, states
+        read = self.belief_head(hidden)
+        return read.softmax(-1) if self.decoder == "softmax" else read, states
 
     def _latent(self, obs: Tensor, states: LstmState, episode_starts: Tensor) -> tuple[Tensor, LstmState]:
         belief, states = self.belief(obs, states, episode_starts)

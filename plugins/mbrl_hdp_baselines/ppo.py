@@ -201,9 +201,13 @@ class RecurrentPpo(Baseline):
 class BeliefPpo(RecurrentPpo):
     """RNN-PPO: the memory sees the previous observation and action and is read as a belief over contexts.
 
+    With another `decoder` than softmax there is no belief: nothing is noted, and the agent has no contexts of its own.
+
     Attributes:
         num_contexts: width of the belief.
     """
+
+    config: RnnPpoConfig
 
     def __init__(self, config: RnnPpoConfig, task: AgentTask) -> None:
         if config.num_contexts is None and task.num_contexts is None:
@@ -220,27 +224,36 @@ class BeliefPpo(RecurrentPpo):
     def act(self, obs: Vector, explore: bool = False) -> Vector:
         """Draw from the policy and note its belief."""
         act = super().act(obs, explore)
-        self._beliefs.append(self.policy.last_belief[0].numpy().astype(np.float64))
+        if self._has_belief:
+            self._beliefs.append(self.policy.last_belief[0].numpy().astype(np.float64))
         return act
 
     def end_episode(self) -> Mapping[str, float]:
         """Store the last step; add how sure the belief was, and how much it moved."""
+        if not self._has_belief:
+            return super().end_episode()
         beliefs = np.array(self._beliefs)
         entropy = -(beliefs * np.log(np.maximum(beliefs, 1e-12))).sum(1).mean()
         return {**super().end_episode(), "belief_entropy": float(entropy), "belief_std": float(beliefs.std(0).mean())}
 
-    def context_labels(self) -> np.ndarray[Any, Any]:
-        """Return the most likely context at every step."""
-        return np.array(self._beliefs).argmax(1)
+    def context_labels(self) -> np.ndarray[Any, Any] | None:
+        """Return the most likely context at every step; None without a belief."""
+        return np.array(self._beliefs).argmax(1) if self._has_belief else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; `beliefs` are those of the last episode, step by step, to look at."""
+        if not self._has_belief:
+            return super().state_dict()
         return {**super().state_dict(), "beliefs": np.array(self._beliefs).reshape(-1, self.num_contexts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
-        self._beliefs = list(state["beliefs"])
+        self._beliefs = list(state["beliefs"]) if self._has_belief else []
+
+    @property
+    def _has_belief(self) -> bool:
+        return self.config.decoder == "softmax"
 
     def _see(self, obs: Vector, previous: Pair | None) -> Vector:
         now = super()._see(obs, None)
@@ -255,7 +268,8 @@ class BeliefPpo(RecurrentPpo):
         return BeliefPolicy
 
     def _policy_settings(self) -> dict[str, Any]:
-        return {**super()._policy_settings(), "num_contexts": self.num_contexts, "obs_width": self.features.width}
+        settings = {"num_contexts": self.num_contexts, "decoder": self.config.decoder}
+        return {**super()._policy_settings(), **settings, "obs_width": self.features.width}
 
 
 def _row(vector: Vector) -> torch.Tensor:

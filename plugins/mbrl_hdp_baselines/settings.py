@@ -94,6 +94,11 @@ class RnnPpoConfig(PpoConfig):
     """RNN-PPO: recurrent PPO whose memory is a belief over a known number of contexts."""
 
     num_contexts: int | None = setting(None, "width of the belief; null for the environment's own number", at_least=1)
+    decoder: str = setting(
+        "softmax",
+        "how the memory is read: softmax (a belief), linear (any numbers), none (the hidden state itself)",
+        choices=("softmax", "linear", "none"),
+    )
 
 
 @dataclass
@@ -110,8 +115,8 @@ class SacStackConfig:
 
 
 @dataclass
-class PetsConfig:
-    """PETS: mbrl-lib's probabilistic ensemble, with the numbers of its cart-pole example; plans by `planner=`."""
+class EnsembleConfig:
+    """mbrl-lib's probabilistic ensemble, with the numbers of its cart-pole example."""
 
     history: int = setting(
         0, "earlier observations and actions that the model sees; 0 is blind to contexts", at_least=0
@@ -122,4 +127,25 @@ class PetsConfig:
     lr: float = setting(7.5e-4, "learning rate", above=0.0)
     weight_decay: float = setting(3e-5, "weight decay", at_least=0.0)
     batch_size: int = setting(256, "transitions in a minibatch", at_least=1)
-    num_epochs: int = setting(25, "passes over all data after every epoch of the run", at_least=1)
+    num_epochs: int = setting(25, "passes over all data in a training of the ensemble", at_least=1)
+
+
+@dataclass
+class PetsConfig(EnsembleConfig):
+    """PETS: the ensemble is trained after every epoch of the run; plans by `planner=`."""
+
+
+@dataclass
+class MbpoConfig(EnsembleConfig):
+    """MBPO: SAC on imagined steps of the ensemble, with the numbers of mbrl-lib's cart-pole example."""
+
+    fit_every: int = setting(20, "epochs from one training of the ensemble to the next", at_least=1)
+    num_rollouts: int = setting(10_000, "imagined episodes an epoch, from real observations", at_least=1)
+    rollout_horizon: int = setting(1, "steps of an imagined episode", at_least=1)
+    hidden_size: int = setting(256, "width of both hidden layers of policy and critics", at_least=1)
+    sac_lr: float = setting(3e-4, "learning rate of policy, critics and temperature", above=0.0)
+    gamma: float = setting(0.99, "discount factor", above=0.0, at_most=1.0)
+    tau: float = setting(0.005, "share of the critics that their targets take over", above=0.0, at_most=1.0)
+    target_entropy: float = setting(-0.05, "entropy that the temperature is adapted to")
+    target_update_interval: int = setting(4, "updates from one update of the targets to the next", at_least=1)
+    sac_batch_size: int = setting(256, "imagined steps per update of SAC", at_least=1)

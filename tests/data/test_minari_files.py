@@ -8,8 +8,12 @@ from mbrl_hdp.errors import DataError
 
 
 def test_without_minari_the_error_says_how_to_install_it(full_data, monkeypatch):
-    def refuse(name):
-        raise ImportError(name)
+    real = importlib.import_module
+
+    def refuse(name, package=None):
+        if name.partition(".")[0] == "minari":
+            raise ImportError(name)
+        return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", refuse)
     for call in (lambda: load_trajectories("minari:a/b-v0"), lambda: save_trajectories(full_data, "minari:a/b-v0")):

@@ -1,10 +1,9 @@
-"""The studies of the paper's results A and B and of its appendix: they run, draw their figures and judge rightly."""
+"""The studies of the paper's results and of its appendix judge and draw rightly; that they run: test_smoke.py."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from mbrl_hdp.cli import main
 from mbrl_hdp.experiments.studies import load_study, merging, new_contexts, result_a, result_b
 from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, resolve
 from mbrl_hdp.experiments.studies.drawings import ChainPanel, CoursePanel, CurvePanel, Drawing
@@ -12,26 +11,6 @@ from mbrl_hdp.experiments.studies.sets import accuracy_by_group, learned_sets, s
 from mbrl_hdp.experiments.studies.sixteen import GROUPS
 from mbrl_hdp.experiments.studies.study import CellRecord
 from mbrl_hdp.report.study_figures import draw
-
-FIGURES = {
-    "resultA": set(),  # whether a seed is lucky is not known in advance
-    "merging": {"merging_courses.png"},
-    "nonmarkov": {"nonmarkov_chain.png", "nonmarkov_course.png"},
-    "newcontexts": {"newcontexts_chains.png", "newcontexts_courses.png"},
-    "sixteen": {"sixteen_course.png"},
-    "theorem1": set(),
-    "nu_study": {"nu_study.png"},
-}
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_study_runs_and_its_page_shows_its_figures(name, tmp_path, capsys):
-    assert main(["reproduce", name, "--quick", "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "quick" / f"{name}.md").read_text()
-    assert str(tmp_path / "quick" / f"{name}.md") in capsys.readouterr().out
-    drawn = {path.name for path in (tmp_path / "quick" / "figures").glob("*.png")}
-    assert drawn >= FIGURES[name]
-    assert all(f"(figures/{figure})" in page for figure in drawn)
 
 
 def test_an_environment_preset_decides_the_data_and_the_identity_of_a_cell():
@@ -101,6 +80,14 @@ def test_result_a_judges_and_draws_lucky_and_unlucky_seeds():
 
 def test_result_b_reads_the_longest_stay_among_spurious_slots():
     assert result_b.spurious_stay(branch(0.9, [0.1, 0.5, 0.4], stay=(0.3, 0.9, 0.8))) == 0.3
+
+
+def test_result_b_leaves_out_cells_without_chains():
+    old = branch(0.9, [0.5, 0.4, 0.1])
+    del old["chain"]
+    page = result_b.page([record({"branches": {"0.0": old, "0.01": old, "0.1": old}})])
+    assert "1 cells are left out" in page.body
+    assert page.gates == []
 
 
 def test_merging_counts_sets():

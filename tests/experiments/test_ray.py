@@ -10,6 +10,7 @@ from benchmarks.run_differences import differences
 from mbrl_hdp.cli import main
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.studies.records import _parse
+from mbrl_hdp.workers import open_workers, run_side_by_side
 
 pytest.importorskip("ray", reason="Ray is not installed (requirements-ray.lock)")
 pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="hydra-ray-launcher is not installed")
@@ -57,3 +58,20 @@ def test_cells_on_ray_are_those_of_one_process(cluster, tmp_path, monkeypatch):
         found.append({row.key: (row.results, row.identity) for row in rows})
     assert found[0]
     assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_a_task_whose_worker_dies_is_begun_again_and_errors_are_their_own(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    log = tmp_path / "log"
+    dies_once = (
+        f"(open({str(log)!r}, 'a').write('x'), len(open({str(log)!r}).read()) > 1"
+        " or __import__('os').kill(__import__('os').getpid(), 9)) and __import__('os').getcwd()"
+    )
+    with open_workers("ray") as workers:
+        assert workers.capacity == 2
+        found = dict(run_side_by_side(workers, eval, [dies_once, "2+3"]))
+        assert found == {dies_once: str(Path.cwd()), "2+3": 5}
+        assert log.read_text() == "xx"
+        with pytest.raises(ZeroDivisionError, match="division by zero"):
+            list(run_side_by_side(workers, eval, ["1/0"]))

@@ -9,7 +9,8 @@ from mbrl_hdp.experiments.studies.study import CellRecord
 
 def record(agent, failure, seed, value, episodes=160, curve=None, profile="fast"):
     summary = {
-        "returns": [value - 1.0, value + 1.0], "return_mean": value, "return_std": 1.4, "num_real_episodes": episodes,
+        "returns": [value - 1.0, value + 1.0], "return_mean": value, "return_std": 1.4,
+        "return_iqm": value, "num_real_episodes": episodes,
         "num_contexts": 2, "context_accuracy": 0.98, "switch_delay": 0.2, "wall_time_s": 90.0,
         "truth_fed": {
             "return_mean": value + 1, "return_difference": 1.0, "difference_per_misidentified_switch": 0.1,
@@ -17,7 +18,9 @@ def record(agent, failure, seed, value, episodes=160, curve=None, profile="fast"
         "time_breakdown_s": {"env": 1.0, "act": 2.0, "model": 3.0, "agent": 0.0, "evaluate": 4.0},
     }  # fmt: skip
     settings = {"agent": agent, "failure": failure, "profile": profile, "seed": seed}
-    return CellRecord(settings, {"summary": summary, "curve": curve or [[100, value, 30.0]]}, "abc", 1.0)
+    results = {"summary": summary, "curve": curve or [[100, value, 30.0]]}
+    results["train_curve"] = [[1, value - 20.0], [2, value + 8.0], [3, value]]
+    return CellRecord(settings, results, "abc", 1.0)
 
 
 def gates(records):
@@ -59,15 +62,18 @@ def test_the_curve_counts_seconds_without_evaluations():
 
 def test_the_plan_has_every_agent_on_every_failure_and_the_paper_s_settings_once():
     cells = load_study("table2").cells(None, False)
-    assert len(cells) == 4 * 4 * 3 + 1
-    presets = [train_cell.preset_of(cell) for cell in cells]
+    own = [cell for cell in cells if cell["agent"] in train_cell.AGENTS]
+    assert len(own) == 4 * 4 * 3 + 1
+    presets = [train_cell.preset_of(cell) for cell in own]
     assert [name for name in presets if name.startswith("paper/")] == ["paper/cartpole_hard_c_sac"]
     assert len(set(presets)) == 4 * 4 + 1
+    assert [cell for cell in cells if cell not in own] == load_study("baselines").cells(None, False)
 
 
 def test_a_cell_s_identity_is_its_preset_as_train_runs_it():
     """`mbrl-hdp train experiment=NAME seed=S` has the settings that the cell is identified by, all of them."""
-    by_preset = {train_cell.preset_of(cell): cell for cell in load_study("table2").cells(None, False)}
+    cells = [cell for cell in load_study("table2").cells(None, False) if cell["agent"] in train_cell.AGENTS]
+    by_preset = {train_cell.preset_of(cell): cell for cell in cells}
     for preset, cell in by_preset.items():
         config = check_config(load_config([f"experiment={preset}", f"seed={cell['seed']}"]))
         found = train_cell.resolve(cell)
@@ -104,7 +110,7 @@ def test_differences_are_between_the_same_episodes():
     others = [record("NI-SAC", "hard", seed, value) for seed, value in ((101, 85.0), (102, 1.0))]
     (pair,) = table2.paired_differences(ours, others)
     assert pair.tolist() == [5.0, 5.0]
-    assert "| C-SAC - NI-SAC | +5.00 [+5.00, +5.00] | - | - | - |" in table2.page([*ours, *others]).body
+    assert "| C-SAC - NI-SAC | +5.00 [+5.00, +5.00], n=1 | - | - | - |" in table2.page([*ours, *others]).body
 
 
 def test_summaries_of_before_are_read():
@@ -118,11 +124,17 @@ def test_summaries_of_before_are_read():
 def test_baselines_have_a_preset_for_every_cell_and_rows_beside_the_paper_s():
     study = load_study("baselines")
     cells = study.cells(None, False)
-    assert len(cells) == 8 * 4 * 3
+    assert len(cells) == len(train_cell.BASELINES) * 4 * 3 + 7 + 4 * 3  # ten seeds of GPMM; long runs of modern agents
+    assert list(range(100, 110)) == sorted(
+        cell["seed"] for cell in cells if (cell["agent"], cell["failure"]) == ("GPMM", "hard")
+    )
     for preset in {train_cell.preset_of(cell) for cell in cells}:  # what each composes into: test_config.py
         assert (config_dir() / "experiment" / f"{preset}.yaml").is_file(), preset
     body = study.page([record("GPMM", "hard", seed, 30.0 + seed) for seed in (100, 101, 102)]).body
-    assert "| GPMM, ours | 131.00 " in body
+    assert "| GPMM, ours | 131.00 ± 1.41, IQM 131.00 [" in body
+    assert ", n=3x2 |" in body
+    # By the paper's protocol: the best training episode of each run.
+    assert "| GPMM, ours | 139.00 ± 1.00, 3 of 3 runs |" in body
     assert "| GPMM, paper | 3.50 ± 18.59 |" in body
 
 

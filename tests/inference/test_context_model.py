@@ -1,5 +1,6 @@
 """What a learned model says: filter, smoother, futures, mbrl-lib's interface, files."""
 
+import dataclasses
 import json
 
 import mbrl.models
@@ -11,6 +12,7 @@ from mbrl.types import TransitionBatch
 import mbrl_hdp
 from mbrl_hdp.errors import CheckpointError, DataError
 from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference import saving
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts, Part
 from mbrl_hdp.types import ContextChain, TaskSpec
@@ -50,6 +52,18 @@ def data():
     steps = PUSH[context][..., None] * act + STD * rng.normal(size=act.shape)
     obs = np.concatenate([np.zeros((3, 1, 1)), np.cumsum(steps, 1)], 1)
     return mbrl_hdp.Trajectories(obs, act, lengths=[6, 4, 6], context=context)
+
+
+@pytest.mark.parametrize("prior", ["hdp", "dirichlet"])
+def test_the_posterior_has_the_shared_weights_of_a_prior_that_has_any(model, prior):
+    registry = load_registry()
+    parts = dataclasses.replace(model.parts, prior=Part(prior, registry.get("prior", prior).spec.config()))
+    made = build_model(parts, TaskSpec(3, obs_dim=1, act_dim=1), registry)
+    found, weights = made.posterior().top_weights, made.prior.top_weights()
+    assert (found is None) == (weights is None) == (prior == "dirichlet")
+    if weights is not None:
+        assert torch.equal(found, weights)
+        assert not found.requires_grad
 
 
 def log_lik_by_hand(data):
@@ -228,6 +242,19 @@ class TestFiles:
         model.save(tmp_path)
         monkeypatch.undo()
         with pytest.raises(CheckpointError, match="schema_version 99"):
+            mbrl_hdp.load(tmp_path)
+
+    def test_numbers_of_another_size_are_refused(self, model, tmp_path):
+        model.save(tmp_path)
+        larger = build_model(model.parts, TaskSpec(3, obs_dim=1, act_dim=1), load_registry())
+        with pytest.raises(CheckpointError, match="belongs to another model"):
+            saving.load_parameters(larger, tmp_path)
+
+    @pytest.mark.parametrize("name", ["TaskSpec", "FitReport"])
+    def test_fields_that_this_version_does_not_know_are_refused(self, model, tmp_path, monkeypatch, name):
+        model.save(tmp_path)
+        monkeypatch.setattr(saving, name, lambda: None)
+        with pytest.raises(CheckpointError, match="damaged"):
             mbrl_hdp.load(tmp_path)
 
     def test_words_are_readable(self, model, tmp_path):

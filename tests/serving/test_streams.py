@@ -8,11 +8,14 @@ import torch
 from gymnasium.spaces import Box
 
 from mbrl_hdp.belief.codec import BeliefCodec
+from mbrl_hdp.belief.novelty import NullTable
 from mbrl_hdp.control.agent import AgentTask, Epoch
 from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.tracker import BeliefTracker
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError, ConfigError, StepError
+from mbrl_hdp.inference.alarm import NoveltyAlarm, NoveltyCalibration
+from mbrl_hdp.serving import streams as module
 from mbrl_hdp.serving.loading import Served
 from mbrl_hdp.serving.streams import Limits, RefusedError, Streams
 from mbrl_hdp.types import PhaseChain
@@ -190,22 +193,22 @@ def test_saved_streams_of_another_model_are_refused(served, tmp_path, make_model
             strange.restore(damaged)
 
 
-def test_an_alarm_is_fed_step_by_step(served):
-    rng = np.random.default_rng(2)
-    known = served.model.predict(rng.normal(size=(40, 4)), rng.uniform(-1, 1, (40, 30, 1)), num_samples=1)[0]
-    obs = np.concatenate([rng.normal(size=(40, 1, 4)), known], 1)
-    served.model.novelty_alarm(Trajectories(obs, rng.uniform(-1, 1, (40, 30, 1))))
-    streams, alarm, online = Streams(served), served.model.novelty_alarm(), served.model.online_filter()
-    rows_, acts = obs[0], rng.uniform(-1, 1, (30, 1))
-    streams.open({"stream": "a", "obs": rows_[0].tolist()})
-    online.reset(rows_[0])
-    alarm.begin_episode()
-    for t in range(30):
-        answer = streams.step("a", {"obs": rows_[t + 1].tolist(), "act": acts[t].tolist()})["alarm"]
-        online.update(acts[t], rows_[t + 1])
-        is_raised = alarm.update(rows_[t], acts[t], online.log_lik)
-        assert answer == {"is_raised": is_raised, "share": alarm.share}
-    assert streams.reset("a", {"obs": rows_[0].tolist()})["alarm"]["is_raised"] is False
+def test_an_alarm_is_fed_step_by_step(served, monkeypatch):
+    """Every step is at level 1, whose factors are 2 / 1.5 and 4 / 2.5: evidence 1.47, 3.64, 6.87, by hand."""
+    obs, act = rows(6)
+    width = obs.shape[-1] + act.shape[-1]
+    table = NullTable([-1e9], [[0.5]] * 6, 10.0, 0.0, 0.0, 1000, 0.95)
+    calibration = NoveltyCalibration([0.0, 0.0], [-1e9] * width, [1e9] * width, table)
+    monkeypatch.setattr(module, "alarm_of", lambda model: NoveltyAlarm(calibration, 5.0))
+    streams = Streams(served)
+    streams.open({"stream": "a", "obs": obs[0].tolist()})
+    alarms = [streams.step("a", {"obs": obs[t + 1].tolist(), "act": act[t].tolist()})["alarm"] for t in range(3)]
+    assert [alarm["is_raised"] for alarm in alarms] == [False, False, True]
+    second = ((4 / 3 + 1) * 4 / 3 + (1.6 + 1) * 1.6) / 2
+    assert alarms[1] == pytest.approx(
+        {"is_raised": False, "share": np.log(second) / np.log(5.0), "false_alarms_per": 5.0}
+    )
+    assert streams.reset("a", {"obs": obs[0].tolist()})["alarm"]["is_raised"] is False
 
 
 class Planner:

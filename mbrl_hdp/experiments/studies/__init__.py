@@ -22,6 +22,9 @@ _STUDIES = {
     "recipes": "recipes",
     "resultA": "result_a",
     "resultB": "result_b",
+    "resultC": "result_c",
+    "sample_efficiency": "sample_efficiency",
+    "rnn_variants": "rnn_variants",
     "merging": "merging",
     "nonmarkov": "assumptions:NONMARKOV",
     "statedependent": "assumptions:STATEDEPENDENT",
@@ -40,6 +43,7 @@ _STUDIES = {
     "novelty": "novelty",
     "sbc": "sbc",
     "belief_reliability": "belief_reliability",
+    "settings": "settings_page",
 }
 
 

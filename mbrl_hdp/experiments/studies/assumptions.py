@@ -33,7 +33,13 @@ def study(name: str, title: str, env: str) -> Study:
         size, own = (3, range(100, 101)) if is_quick else (SIZE, SEEDS)
         return [fit_settings(size, seed, is_quick, env=env) for seed in seeds or own]
 
-    return Study(name, title, cells, run_cell, _page_of(name), resolve)
+    return Study(name, title, cells, run_cell, _page_of(name), resolve, headline=headline)
+
+
+def headline(records: list[CellRecord]) -> str:
+    """Return the accuracy; the paper has none."""
+    accuracy = [record.results["accuracy"] for record in records]
+    return f"least accuracy {min(accuracy):.3f} of {len(accuracy)} seeds; the paper shows one episode"
 
 
 def _page_of(name: str) -> Callable[[list[CellRecord]], Page]:

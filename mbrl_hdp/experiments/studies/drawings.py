@@ -44,6 +44,21 @@ class CoursePanel:
 
 
 @dataclass(frozen=True)
+class BeliefPanel:
+    """What an agent believed beside the truth, step by step, as in the last panel of the paper's Figure 3.
+
+    Attributes:
+        title: heading of the panel.
+        truth: true context of every step, `T`.
+        belief: probability of every context at every step, `T K`.
+    """
+
+    title: str
+    truth: Sequence[int]
+    belief: Sequence[Numbers]
+
+
+@dataclass(frozen=True)
 class CurvePanel:
     """Lines over a common axis.
 
@@ -53,6 +68,7 @@ class CurvePanel:
         y_label: name of the vertical axis.
         lines: points (x, y) by name; several lines of one name are drawn alike.
         levels: horizontal reference lines by name.
+        has_log_x: whether the horizontal axis is logarithmic.
     """
 
     title: str
@@ -60,9 +76,10 @@ class CurvePanel:
     y_label: str
     lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
     levels: Sequence[tuple[str, float]] = ()
+    has_log_x: bool = False
 
 
-Panel = ChainPanel | CoursePanel | CurvePanel
+Panel = ChainPanel | CoursePanel | BeliefPanel | CurvePanel
 
 
 @dataclass(frozen=True)

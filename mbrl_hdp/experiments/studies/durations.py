@@ -57,11 +57,14 @@ def _row(record: CellRecord) -> list[str]:
         str(found["name"]),
         ", ".join(map(str, found.get("sizes", []))),
         "" if after is None else f"{max(each['inside'] for each in contexts):.4f}",
-        ""
-        if after is None
-        else f"{after['after']:.4f} / {after['true_after']:.4f} ({100 * _off(after, 'after'):+.1f} %)",
-        "" if mean is None else f"{mean['mean']:.2f} / {mean['true_mean']:.2f} ({100 * _off(mean, 'mean'):+.1f} %)",
+        "" if after is None else _beside(after, "after", 4),
+        "" if mean is None else _beside(mean, "mean", 2),
     ]
+
+
+def _beside(context: dict[str, Any], key: str, digits: int) -> str:
+    """Write a learned number, the true one and how far they are apart."""
+    return f"{context[key]:.{digits}f} / {context[f'true_{key}']:.{digits}f} ({100 * _off(context, key):+.1f} %)"
 
 
 def _off(context: dict[str, Any], key: str) -> float:

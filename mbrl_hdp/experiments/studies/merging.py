@@ -98,4 +98,16 @@ def _drawings(branching: list[CellRecord]) -> list[Drawing]:
     return [Drawing("merging_courses", f"A held-out episode, seed {first.settings['seed']}.", panels)]
 
 
-STUDY = Study("merging", "Merging contexts by the threshold", cells, run_cell, page, resolve)
+def headline(records: list[CellRecord]) -> str:
+    """Return the number of learned sets by threshold beside the paper's."""
+    branching = [record for record in records if "thresholds" in record.settings]
+    if not branching:
+        return ""
+    found = (
+        f"eps {eps:g} {median(num_sets(r.results['branches'][str(eps)]) for r in branching):g} / {words.count('{')}"
+        for eps, words in PAPER.items()
+    )
+    return f"number of sets (median), ours / paper: {', '.join(found)}"
+
+
+STUDY = Study("merging", "Merging contexts by the threshold", cells, run_cell, page, resolve, headline=headline)

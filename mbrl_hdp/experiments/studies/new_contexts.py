@@ -82,4 +82,14 @@ def _drawings(records: list[CellRecord]) -> list[Drawing]:
     ]
 
 
-STUDY = Study("newcontexts", "Learning new contexts", cells, run, page, resolve)
+def headline(records: list[CellRecord]) -> str:
+    """Return what the old contexts lose and how well the new ones are found; the paper has no numbers."""
+    lost = max(record.results["before"]["accuracy"] - _old_after(record) for record in records)
+    new = min(share for record in records for share in recall(record.results["after"])[len(FIRST) :])
+    return (
+        f"old contexts lose {lost:.3f} at most, new ones right in {new:.3f} of their steps at least, "
+        f"{len(records)} seeds; the paper shows one run"
+    )
+
+
+STUDY = Study("newcontexts", "Learning new contexts", cells, run, page, resolve, headline=headline)

@@ -61,4 +61,11 @@ def _gates(point: float) -> list[Gate]:
     return [Gate(f"point estimate equal to the paper's {PAPER_POINT} to its digits", f"{point:.4f}", is_same)]
 
 
-STUDY = Study("nu_study", "A point estimate of the shared weights", cells, run, page, dict)
+def headline(records: list[CellRecord]) -> str:
+    """Return both optima beside the paper's."""
+    found = records[0].results
+    ours = ", ".join(f"{value:.2f}" for value in found["beta"])
+    return f"point {found['point']:.3f} / {PAPER_POINT}, Beta({ours}) / Beta{PAPER_BETA}"
+
+
+STUDY = Study("nu_study", "A point estimate of the shared weights", cells, run, page, dict, headline=headline)

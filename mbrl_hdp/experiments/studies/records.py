@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import json
@@ -11,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.experiments.studies.study import (
     BY_CONFIG,
     CURRENT,
@@ -93,6 +95,35 @@ def changes(study: Study, records: dict[str, CellRecord]) -> list[str]:
         if record.state == BY_CONFIG and record.identity is not None:
             count.update(changed_keys(record.identity.config, study.identity(record.settings).config))
     return [f"{words} ({number} cell{'s' if number > 1 else ''})" for words, number in sorted(count.items())]
+
+
+def write_csv(records: list[CellRecord], path: Path) -> None:
+    """Write a row a cell for spreadsheets: settings and results that are single values, state, commit, seconds."""
+    rows = [
+        flat({"setting": record.settings, "result": record.results})
+        | {"state": record.state, "commit": record.commit, "time_s": round(record.time_s, 1)}
+        for record in records
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def flat(words: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the single values of nested words by their full keys; lists are left to the JSON lines.
+
+    Example:
+        >>> flat({"prior": {"name": "hdp"}, "seeds": [1, 2]})
+        {'prior.name': 'hdp'}
+    """
+    if isinstance(words, dict):
+        found: dict[str, Any] = {}
+        for key, value in words.items():
+            found |= flat(value, f"{prefix}{key}.")
+        return found
+    return {} if isinstance(words, list) else {prefix.rstrip("."): words}
 
 
 def _parse(line: str) -> CellRecord | None:

@@ -121,4 +121,15 @@ def _of(group: list[CellRecord], seed: int) -> list[CellRecord]:
     return [record for record in group if record.settings["seed"] == seed]
 
 
-STUDY = Study("resultA", "Result A: three priors", cells, run_cell, page, resolve)
+def headline(records: list[CellRecord]) -> str:
+    """Return the share of lucky seeds without distillation; the paper shows one seed of each kind."""
+    groups = {prior: [r for r in records if r.settings["prior"]["name"] == prior] for prior in PRIORS}
+    shares = (
+        f"{PRIORS[prior]} {sum(is_lucky(record, PLAIN) for record in group)} of {len(group)}"
+        for prior, group in groups.items()
+        if group
+    )
+    return f"seeds that find the contexts, eps 0: {', '.join(shares)}; the paper shows one seed of each kind"
+
+
+STUDY = Study("resultA", "Result A: three priors", cells, run_cell, page, resolve, headline=headline)

@@ -28,7 +28,9 @@ def spurious_stay(branch: Results) -> float:
 
 def page(records: list[CellRecord]) -> Page:
     """Return how long spurious contexts would hold once entered, by threshold, and draw the first seed's chains."""
-    rows = []
+    whole = [record for record in records if all("chain" in branch for branch in record.results["branches"].values())]
+    left_out = len(records) - len(whole)
+    records, rows = whole, []
     for record in records:
         for threshold in table1.THRESHOLDS:
             branch = record.results["branches"][str(threshold)]
@@ -48,6 +50,10 @@ def page(records: list[CellRecord]) -> Page:
         "keeps a high probability of staying, so that a spurious transition would last; distillation in training "
         "prevents it.\n\n"
     )
+    if left_out:
+        body += f"{left_out} cells are left out: they were run before the whole chain was kept.\n\n"
+    if not records:
+        return Page(body.rstrip(), [])
     return Page(body + table(columns, rows), _gates(records), _drawings(records))
 
 

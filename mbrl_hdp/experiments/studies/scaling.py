@@ -20,7 +20,7 @@ MOST_BY_CONTEXTS = 2.1
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     """Return pendulums with 10^4 to 10^6 transitions, then linear systems with 2 to 8 contexts."""
-    episodes, contexts = ((6, 12), (2,)) if is_quick else (EPISODES, CONTEXTS)
+    episodes, contexts = ((3, 4), (2,)) if is_quick else (EPISODES, CONTEXTS)
     plan = []
     for seed in seeds or (SEED,):
         plan += [_settings("pendulum", seed, count) for count in episodes]

@@ -122,6 +122,7 @@ class Study:
         resolve: returns the fully resolved configuration of a cell.
         reads: studies whose records serve here too, where the settings are the same.
         runner: returns the function behind `run` for a cell, where cells are run by different modules.
+        headline: returns the finding in one line, ours beside the paper's, for the list of all studies.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Study:
     resolve: Callable[[Settings], Settings]
     reads: tuple[str, ...] = ()
     runner: Callable[[Settings], Callable[[Settings], Results]] | None = None
+    headline: Callable[[list[CellRecord]], str] | None = None
 
     def identity(self, settings: Settings) -> Identity:
         """Return what decides the result of a cell, as the code and the presets are now."""
@@ -189,6 +191,8 @@ def cell_words(settings: Settings) -> str:
         "max_contexts",
         "agent",
         "failure",
+        "task",
+        "warm_episodes",
         "profile",
         "seed",
     )

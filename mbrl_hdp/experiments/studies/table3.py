@@ -7,9 +7,18 @@ from statistics import mean
 
 import numpy as np
 
+from mbrl_hdp.experiments.studies.returns_table import (
+    IMPROVEMENT_LEGEND,
+    LEGEND,
+    SEEDS,
+    episodes_to,
+    group_of,
+    improvement_table,
+    return_rows,
+    returns_of,
+)
 from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
-from mbrl_hdp.experiments.studies.table2 import SEEDS, return_cell
-from mbrl_hdp.experiments.studies.train_cell import AGENTS, TASKS, resolve, run
+from mbrl_hdp.experiments.studies.train_cell import AGENTS, SMOKE_OVERRIDES, TASKS, resolve, run
 
 # Mean and standard deviation in the paper's Table 3.
 PAPER = {
@@ -41,7 +50,8 @@ SHARE = 0.9
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     """Return every agent on both tasks, planners first."""
     if is_quick:
-        return [{"agent": "C-CEM", "task": "drone", "profile": "smoke", "seed": seed} for seed in seeds or (100,)]
+        small = {"agent": "C-CEM", "task": "drone", "profile": "smoke", "overrides": list(SMOKE_OVERRIDES)}
+        return [small | {"seed": seed} for seed in seeds or (100,)]
     return [
         {"agent": agent, "task": task, "profile": "fast", "seed": seed}
         for agent in AGENTS
@@ -53,11 +63,12 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
 def page(records: list[CellRecord]) -> Page:
     """Return the page: our returns beside the paper's and the ceilings."""
     body = [
-        "Return over 50 separate evaluation episodes a seed on the real engines: mean over seeds ± standard deviation "
-        "over all episodes [95 % interval of the mean, hierarchical bootstrap]. Every cell is a preset: `mbrl-hdp "
+        f"{LEGEND} Evaluations run on the real engines (pybullet, highway-env). Every cell is a preset: `mbrl-hdp "
         "train experiment=drone_c_cem seed=100`; the paper's settings are `experiment=paper/NAME`. The ceilings are "
         "those of docs/ceilings.md for what the agent sees; the paper does not state its switch rate, ours is 0.2.",
         table(("agent", *TASKS), [row for agent in AGENTS for row in _rows(agent, records)]),
+        IMPROVEMENT_LEGEND,
+        improvement_table(records, ("C-CEM", "C-SAC"), list(TASKS)),
         f"Every run. Episodes: real ones, and those after which an evaluation first had {SHARE:.0%} of the final "
         "return. Scores: what the return does not say, means over the evaluation episodes (tilt in rad; errors in the "
         "second half of an episode, distances in m; collision: share of episodes in which the cars overlap, which the "
@@ -82,14 +93,8 @@ def page(records: list[CellRecord]) -> Page:
     return Page("\n\n".join(body), _gates(records))
 
 
-def _group(records: list[CellRecord], agent: str, task: str) -> list[CellRecord]:
-    return [r for r in records if r.settings["agent"] == agent and r.settings["task"] == task]
-
-
 def _rows(agent: str, records: list[CellRecord]) -> list[list[str]]:
-    found = {task: [record.results["summary"]["returns"] for record in _group(records, agent, task)] for task in TASKS}
-    ours = [return_cell([np.array(returns) for returns in found[task]]) for task in TASKS]
-    return [[f"{agent}, ours", *ours], [f"{agent}, paper", *PAPER[agent]], [f"{agent}, ceiling", *CEILINGS[agent]]]
+    return [*return_rows(agent, records, PAPER[agent], TASKS), [f"{agent}, ceiling", *CEILINGS[agent]]]
 
 
 def episodes_to_share(curve: Sequence[Sequence[float]], final: float, share: float = SHARE) -> int | None:
@@ -99,7 +104,7 @@ def episodes_to_share(curve: Sequence[Sequence[float]], final: float, share: flo
         >>> episodes_to_share([[200, 20.0, 9.0], [220, 28.0, 12.0]], 30.0)
         220
     """
-    return next((int(point[0]) for point in curve if final > 0 and point[1] >= share * final), None)
+    return episodes_to(curve, share * final) if final > 0 else None
 
 
 def _each(record: CellRecord) -> list[str]:
@@ -118,7 +123,7 @@ def _each(record: CellRecord) -> list[str]:
 def _gates(records: list[CellRecord]) -> list[Gate]:
     gates = []
     for (agent, task), least in WANTED.items():
-        group = [record.results["summary"] for record in _group(records, agent, task)]
+        group = [record.results["summary"] for record in group_of(records, agent, task)]
         if group:
             found = mean(summary["return_mean"] for summary in group)
             is_met = found >= least if len(group) >= len(SEEDS) else None
@@ -126,4 +131,17 @@ def _gates(records: list[CellRecord]) -> list[Gate]:
     return gates
 
 
-STUDY = Study("table3", "Table 3: returns on the drone and the intersection", cells, run, page, resolve)
+def headline(records: list[CellRecord]) -> str:
+    """Return our agents beside the paper's."""
+    found = []
+    for number, task in enumerate(TASKS):
+        for agent in AGENTS:
+            returns = returns_of(group_of(records, agent, task))
+            if returns:
+                paper = PAPER[agent][number].partition(" ")[0]
+                found.append(f"{agent} on {task} {np.mean([own.mean() for own in returns]):.1f} / {paper}")
+    return "return, ours / paper: " + ", ".join(found)
+
+
+TITLE = "Table 3: returns on the drone and the intersection"
+STUDY = Study("table3", TITLE, cells, run, page, resolve, headline=headline)

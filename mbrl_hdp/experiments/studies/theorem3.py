@@ -225,4 +225,11 @@ def _met(is_met: bool, is_whole: bool) -> bool | None:
     return bool(is_met) if is_whole else None
 
 
-STUDY = Study("theorem3", "What not seeing the context costs (Theorems 2 and 3), exactly", cells, run, page, dict)
+def headline(records: list[CellRecord]) -> str:
+    """Return in how many problems the bound is violated."""
+    gap, bound = (_of(records, name) for name in ("gap", "switch_bound"))
+    return f"gap below the bound in {int((bound > gap + TOLERANCE).sum())} of {len(gap)} problems"
+
+
+TITLE = "What not seeing the context costs (Theorems 2 and 3), exactly"
+STUDY = Study("theorem3", TITLE, cells, run, page, dict, headline=headline)

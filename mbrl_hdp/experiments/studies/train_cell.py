@@ -1,4 +1,7 @@
-"""A cell that is a whole run of Algorithm 1, as `mbrl-hdp train experiment=PRESET seed=SEED` runs it."""
+"""A cell that is a whole run of Algorithm 1, as `mbrl-hdp train experiment=PRESET seed=SEED` runs it.
+
+`overrides` among a cell's settings are further words of that command.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from mbrl_hdp.experiments.checkpoint import latest_snapshot
 from mbrl_hdp.experiments.config import MainConfig, check_config, load_config
 from mbrl_hdp.experiments.fingerprint import code_fingerprint, installed_plugins, roots_of
 from mbrl_hdp.experiments.fit_settings import fit_config
-from mbrl_hdp.experiments.loop import run_budget, train
-from mbrl_hdp.experiments.metrics import read_metrics
+from mbrl_hdp.experiments.loop import Run, play_evaluation, reported, run_budget, start_run, train
+from mbrl_hdp.experiments.metrics import SilentLog, read_metrics
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.runtime import configure
 
@@ -27,7 +33,11 @@ FAILURES = {"hard": "cartpole_hard", "soft .1": "cartpole_soft01", "soft .3": "c
 TASKS = {"drone": "drone", "intersection": "intersection"}
 AGENTS = {"C-CEM": "c_cem", "C-SAC": "c_sac", "FI-SAC": "fi_sac", "NI-SAC": "ni_sac"}
 BASELINES = {"GPMM": "gpmm", "RNN-PPO": "rnn_ppo", "DNNMM": "dnnmm", "ANPMM": "anpmm", "PETS": "pets",
-             "PETS, history": "pets_history", "SAC, stack": "sac_stack", "RecurrentPPO": "rnn_ppo_plain"}  # fmt: skip
+             "PETS, history": "pets_history", "MBPO": "mbpo", "SAC, stack": "sac_stack",
+             "RecurrentPPO": "rnn_ppo_plain"}  # fmt: skip
+# Further settings of smoke runs of our own agents: seconds instead of minutes.
+SMOKE_OVERRIDES = ("env.kwargs.horizon=12", "max_contexts=3", "fit.start=random", "planner.population_size=12",
+                   "planner.num_elites=4")  # fmt: skip
 # Where unfinished runs wait to be continued.
 _RUNS = Path("outputs") / "reproduce" / "runs"
 # What decides nothing, or is in the resolved configuration under another name.
@@ -43,7 +53,7 @@ def preset_of(settings: Settings) -> str:
 
 def resolve(settings: Settings) -> Settings:
     """Return everything that decides a cell's run: the configuration, its budget and the settings of its fits."""
-    return resolved_run(_config_of(preset_of(settings), settings["profile"])) | {"seed": settings["seed"]}
+    return resolved_run(_config(settings)) | {"seed": settings["seed"]}
 
 
 def resolved_run(config: MainConfig) -> Settings:
@@ -58,18 +68,31 @@ def resolved_run(config: MainConfig) -> Settings:
 
 
 def run(settings: Settings) -> Results:
-    """Train, continuing an unfinished run of the same cell; return its summary and its learning curve."""
+    """Train, continuing an unfinished run of the same cell.
+
+    Returns:
+        `summary`: summary.json; `curve`: `learning_curve`; `train_curve`: `training_curve`; `course`: `course_of`.
+    """
     resolved = resolve(settings)
     code = code_fingerprint(roots_of(__name__, resolved))
     name = hashlib.sha256((json.dumps(resolved, sort_keys=True) + code).encode()).hexdigest()[:12]
     folder = _RUNS / f"{preset_of(settings).replace('/', '_')}_{settings['seed']}_{name}"
-    config = replace(_config_of(preset_of(settings), settings["profile"]), seed=settings["seed"])
+    config = replace(_config(settings), seed=settings["seed"])
     configure(config.runtime)
-    train(config, load_registry(), folder, progress=False)
-    summary = json.loads((folder / "summary.json").read_text())
-    curve = learning_curve(read_metrics(folder))
+    registry = load_registry()
+    train(config, registry, folder, progress=False)
+    rows, finished = read_metrics(folder), start_run(config, registry)
+    read = latest_snapshot(folder)
+    assert read is not None
+    read(finished)
+    results = {
+        "summary": json.loads((folder / "summary.json").read_text()),
+        "curve": learning_curve(rows),
+        "train_curve": training_curve(rows),
+        "course": course_of(finished),
+    }
     shutil.rmtree(folder)
-    return {"summary": summary, "curve": curve}
+    return results
 
 
 def learning_curve(rows: Sequence[Mapping[str, str]]) -> list[list[float]]:
@@ -82,6 +105,33 @@ def learning_curve(rows: Sequence[Mapping[str, str]]) -> list[list[float]]:
     return found
 
 
+def training_curve(rows: Sequence[Mapping[str, str]]) -> list[list[float]]:
+    """Return real episodes and the mean return of the training episodes of every epoch."""
+    return [[int(row["num_real_episodes"]), round(float(row["train_return"]), 3)] for row in rows]
+
+
+def course_of(run: Run) -> Results | None:
+    """Play the first reported evaluation episode again; return its true contexts beside the agent's own.
+
+    Returns:
+        `truth` and `labels` of every step, and `belief`, the distribution at every step of agents that keep one beside
+        their labels (`beliefs` of their state); None where the truth is unknown or the agent has no contexts.
+    """
+    with SilentLog(1, is_wanted=False) as log, reported(run):
+        (record,) = play_evaluation(run, 1, "course", log)
+    truth, labels = record.episode.context, record.labels
+    beliefs = run.agent.state_dict().get("beliefs")
+    run.task.close()
+    if truth is None or labels is None:
+        return None
+    belief = None if beliefs is None else np.round(beliefs, 4).tolist()
+    return {"truth": truth.tolist(), "labels": labels.tolist(), "belief": belief}
+
+
+def _config(settings: Settings) -> MainConfig:
+    return _config_of(preset_of(settings), settings["profile"], tuple(settings.get("overrides", ())))
+
+
 @lru_cache
-def _config_of(preset: str, profile: str) -> MainConfig:
-    return check_config(load_config([f"experiment={preset}", f"profile={profile}"]))
+def _config_of(preset: str, profile: str, overrides: tuple[str, ...]) -> MainConfig:
+    return check_config(load_config([f"experiment={preset}", f"profile={profile}", *overrides]))

@@ -27,7 +27,7 @@ def twelve_cells(
         for task, name in dynamics.items():
             cell = fit_settings(10, seed, is_quick, task=task, dynamics={"name": name}, is_dt_known=is_dt_known)
             del cell["force"]
-            found.append(cell if is_quick else cell | {"num_trajectories": 200})
+            found.append(cell | {"num_trajectories": 6 if is_quick else 200})
     return found
 
 

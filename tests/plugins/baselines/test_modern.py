@@ -19,9 +19,10 @@ from mbrl_hdp.experiments.loop import start_run
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.testing import check_agent
 from mbrl_hdp_baselines.history import History, transitions
+from mbrl_hdp_baselines.mbpo import Mbpo
 from mbrl_hdp_baselines.pets import Pets
 from mbrl_hdp_baselines.sac_stack import SacStack
-from mbrl_hdp_baselines.settings import PetsConfig, SacStackConfig
+from mbrl_hdp_baselines.settings import MbpoConfig, PetsConfig, SacStackConfig
 
 HORIZON = ["env=cartpole_hard", "env.kwargs.horizon=8"]
 PLANNER = ["planner.horizon=2", "planner.population_size=10", "planner.num_elites=2", "planner.num_iterations=2"]
@@ -106,6 +107,37 @@ class TestPets:
     def test_a_resumed_run_is_the_same_run(self, history):
         small = ["agent.hid_size=8", "agent.num_layers=1", "agent.num_epochs=2", f"agent.history={history}"]
         check_agent("pets", [*HORIZON, *PLANNER, *small, "budget.warm_episodes=3"])
+
+
+class TestMbpo:
+    SMALL = ("agent.hid_size=8", "agent.num_layers=1", "agent.num_epochs=2", "agent.num_rollouts=10",
+             "agent.hidden_size=8", "agent.sac_batch_size=4", "agent.fit_every=2")  # fmt: skip
+
+    def agent(self, task_of, **named):
+        config = MbpoConfig(hid_size=8, num_layers=1, num_epochs=1, hidden_size=8, ensemble_size=2, **named)
+        return Mbpo(config, task_of(obs_dim=2, angle_columns=(1,), reward_fn=lambda act, obs: obs[:, :1] + act))
+
+    def test_imagined_steps_begin_at_real_ones_and_have_the_formula_s_reward(self, task_of):
+        agent = self.agent(task_of, num_rollouts=7, rollout_horizon=2)
+        real = agent.keep(made_up())
+        agent.fit(real)
+        found = agent.imagine(real).steps
+        assert len(found) == 8 * 2  # a multiple of the ensemble
+        known = agent.agent.see(real.obs)
+        assert all(np.isclose(known, row, atol=1e-6).all(1).any() for row in found.obs[:8])
+        np.testing.assert_array_equal(found.obs[8:], found.next_obs[:8])
+        np.testing.assert_allclose(found.rewards, found.next_obs[:, 0] + found.act[:, 0], rtol=1e-5)
+
+    def test_the_ensemble_learns_when_it_is_due(self, task_of):
+        agent = self.agent(task_of, num_rollouts=6, fit_every=2, sac_batch_size=4)
+        for number, wanted in enumerate((1, 1, 2)):
+            agent.learn(Epoch(made_up(), None, None, False, number))
+            assert agent.num_fits == wanted
+        assert agent.num_updates == 3
+        assert agent.data.num_episodes == 18
+
+    def test_a_resumed_run_is_the_same_run(self):
+        check_agent("mbpo", [*HORIZON, *self.SMALL, "budget.warm_episodes=3"])
 
 
 class TestSacStack:

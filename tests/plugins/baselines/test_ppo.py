@@ -1,5 +1,7 @@
 """RNN-PPO and RecurrentPPO through our loop: the same numbers as sb3-contrib's own loop, and the belief head."""
 
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
@@ -144,6 +146,25 @@ def test_the_number_of_contexts_comes_from_the_environment_or_the_settings(task_
     assert BeliefPpo(RnnPpoConfig(**TINY), task_of(num_contexts=4)).policy.belief_head.weight.shape == (4, 4)
     with pytest.raises(ConfigError, match=r"agent\.num_contexts"):
         BeliefPpo(RnnPpoConfig(**TINY), task_of(num_contexts=None))
+
+
+@pytest.mark.parametrize("decoder", ["linear", "none"])
+def test_without_a_belief_the_policy_sees_what_is_read_of_the_memory(task_of, decoder):
+    agent = belief_agent(task_of, num_contexts=3, decoder=decoder)
+    obs, states, starts = torch.rand(2, 9), (torch.rand(1, 2, 4), torch.rand(1, 2, 4)), torch.zeros(2)
+    read, (hidden, _) = agent.policy.belief(obs, states, starts)
+    wanted = hidden[0] if decoder == "none" else hidden[0] @ agent.policy.belief_head.weight.T
+    torch.testing.assert_close(read, wanted)
+    agent.act(np.zeros(3))
+    assert agent.context_labels() is None
+    assert "beliefs" not in agent.state_dict()
+    agent.load_state_dict(agent.state_dict())
+
+
+def test_the_other_decoders_conform(task_of):
+    for decoder in ("linear", "none"):
+        build = partial(BeliefPpo, RnnPpoConfig(**TINY, decoder=decoder))
+        check_baseline(lambda build=build: build(task_of()), obs_dim=4, act_dim=1)
 
 
 @pytest.mark.parametrize(("build", "config"), [(RecurrentPpo, PpoConfig), (BeliefPpo, RnnPpoConfig)])
