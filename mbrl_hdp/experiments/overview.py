@@ -44,6 +44,7 @@ QUESTIONS = {
     "recipes": "the paper's recipe as written beside the robust one",
     "small_data": "a hundred trajectories instead of 500",
     "chain_bias": "does the learned chain switch as often as the data?",
+    "durations": "geometric stays against a minimum dwell and other durations",
     "raw_angles": "cart-pole hard with a raw angle and `dynamics=auto`: nothing told",
     "twelve_fit": "are the contexts of the drone and the intersection found, with the tasks' own transition models?",
     "twelve_auto": "the same with `dynamics=auto`: nothing told",

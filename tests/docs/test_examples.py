@@ -91,17 +91,6 @@ def test_the_demo_draws_and_goes_on(tmp_path, capsys, monkeypatch):
     assert json.loads((tmp_path / "control_quick" / "summary.json").read_text())["returns"] == summary["returns"]
 
 
-def test_the_demo_of_logs_has_names_and_may_be_run_again(tmp_path):
-    demo = script("demo")
-    tiny = ["fit.num_steps=2", "fit.polish_steps=0", "fit.num_restarts=1", "max_contexts=2", "fit.start=random"]
-    for _ in range(2):
-        assert demo.learn_contexts(tmp_path, 4, tiny) == 0
-    page = (tmp_path / "report.html").read_text()
-    assert page.count(">reversed<") >= 2  # in the tables against the truth
-    assert json.loads((tmp_path / "summary.json").read_text())["names"]["obs"][2] == "angle"
-    assert demo.mbrl_hdp(["label", str(tmp_path), str(tmp_path / "cartpole.csv"), "-o", str(tmp_path / "l.csv")]) == 0
-
-
 @pytest.mark.parametrize("name", sorted(p.name for p in EXAMPLES.iterdir() if not p.name.startswith(("_", "."))))
 def test_the_index_names_everything(name):
     assert name == "README.md" or f"]({name})" in (EXAMPLES / "README.md").read_text(), f"add {name} to the index"

@@ -193,11 +193,14 @@ def test_cfg_shows_the_configuration(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demo_runs_at_tiny_size(tmp_path, capsys):
+def test_the_demo_runs_at_tiny_size_and_again(tmp_path, capsys):
     demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
-    tiny = ["max_contexts=3", "fit.num_steps=4", "fit.polish_steps=2", "fit.num_restarts=1"]
-    assert demo["learn_contexts"](tmp_path / "demo", 8, tiny) == 0
+    tiny = ["max_contexts=2", "fit.num_steps=2", "fit.polish_steps=0", "fit.num_restarts=1", "fit.start=random"]
+    assert demo["learn_contexts"](tmp_path / "demo", 4, tiny) == 0
     text = capsys.readouterr().out
     assert "Against the 2 true contexts" in text
     assert f"in {tmp_path / 'demo'}/" in text
     assert (tmp_path / "demo" / "contexts.png").is_file()
+    assert (tmp_path / "demo" / "report.html").read_text().count(">reversed<") >= 2  # names in the tables
+    assert json.loads((tmp_path / "demo" / "summary.json").read_text())["names"]["obs"][2] == "angle"
+    assert demo["learn_contexts"](tmp_path / "demo", 4, [*tiny, "--no-report"]) == 0

@@ -24,7 +24,7 @@ FIGURES = {
     "sample_efficiency": {"sample_efficiency"},
 }
 # Their smallest cells still fit several systems with defaults: minutes.
-LONG = {"novelty", "belief_reliability", "sbc"}
+LONG = {"novelty", "belief_reliability", "durations"}
 NEEDS = {"rnn_variants": "sb3_contrib", "peers": "dynamax", "table3": "pybullet"}
 
 
