@@ -197,7 +197,8 @@ def page(cases: list[Case], load: tuple[float, ...], is_realtime: bool) -> str:
     lines = [
         "# The online filter in a control loop",
         "",
-        f"Written by `python -m benchmarks.online {'--realtime ' if is_realtime else ''}--write`. A loop at 1 kHz,",
+        f"Written by `python -m benchmarks.online --seconds {cases[0].num_steps / HERTZ:g} "
+        f"{'--realtime ' if is_realtime else ''}--write`. A loop at 1 kHz,",
         f"{cases[0].num_steps:,} ticks a model; in every tick `online.update(act, obs, out=belief)` and, right after,",
         "the same update by a plain numpy filter of the same model (cart-pole's sizes, two contexts). Microseconds of",
         f"one update, {how}, on {os.cpu_count()} cores that other programs kept busy (load average {load[0]:.1f}):",

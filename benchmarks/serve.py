@@ -227,10 +227,12 @@ def _soak_words(
 
 
 def page(loads: list[Load], soaked: dict[str, Any] | None, load_average: Sequence[float]) -> str:
+    seconds = min((load.seconds for load in loads), default=0.0)
     lines = [
         "# Serving: load on the loopback",
         "",
-        "Written by `python -m benchmarks.serve`. Model: cart-pole, two contexts, compiled filter, and a SAC",
+        f"Written by `python -m benchmarks.serve --seconds {seconds:.0f}`. Model: cart-pole, two contexts, compiled "
+        "filter, and a SAC",
         "policy; every answer holds belief, filtered distribution, evidence and action. Server and client share",
         f"{os.cpu_count()} cores that other programs kept busy (load average {load_average[0]:.1f}): upper percentiles",
         "are those of waiting for a core, twice a request. The server's processor time per step is what a step costs.",

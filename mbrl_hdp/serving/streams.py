@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mbrl_hdp.belief.codec import BeliefCodec
+from mbrl_hdp.belief.codec import BeliefCodec, PackedObs
 from mbrl_hdp.errors import CheckpointError, DataError, MbrlHdpError, short
 from mbrl_hdp.inference.alarm import NoveltyAlarm
 from mbrl_hdp.inference.online import OnlineFilter
@@ -255,7 +255,8 @@ class Streams:
         wide = np.zeros(self._codec.max_contexts)
         if stream.filter is not None and self._codec.max_contexts:
             wide[self._slots] = stream.filter.belief
-        return self._codec.pack(stream.obs, wide)
+        packed = self._codec.pack(stream.obs, wide)
+        return packed if stream.filter is None else PackedObs.of(packed, stream.filter.states)
 
     def _find(self, name: str) -> _Stream:
         stream = self._streams.get(name)

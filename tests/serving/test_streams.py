@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box
 
 from mbrl_hdp.belief.codec import BeliefCodec
@@ -12,11 +13,12 @@ from mbrl_hdp.control.agent import AgentTask, Epoch
 from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.tracker import BeliefTracker
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.errors import CheckpointError, StepError
+from mbrl_hdp.errors import CheckpointError, ConfigError, StepError
 from mbrl_hdp.inference.alarm import NoveltyAlarm, NoveltyCalibration
 from mbrl_hdp.serving import streams as module
 from mbrl_hdp.serving.loading import Served
 from mbrl_hdp.serving.streams import Limits, RefusedError, Streams
+from mbrl_hdp.types import PhaseChain
 from mbrl_hdp_agents.planning import PlanningAgent
 from mbrl_hdp_planners.settings import CemConfig
 
@@ -285,3 +287,33 @@ def test_a_policy_that_sees_nothing_else_needs_no_model(tmp_path):
     )
     assert answer["belief"] is None
     assert streams.step("a", {"obs": [1.0, 2.0, 2.0], "act": [0.0, 0.0]})["step"] == 1
+
+
+def test_contexts_with_durations_are_served_and_saved(tmp_path, make_model):
+    model = make_model("cartpole")
+    stays = ([0.4, 0.0, 0.6], [0.0, 0.7, 0.8], [1.0, 0.0, 0.0], [0.0, 0.3, 0.2], [[0.0, 1.0], [1.0, 0.0]])
+    model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in stays), (2, 1)))
+    assert model.states is not None
+    served = Served(tmp_path, 4, 1, None, model)
+    streams, online = Streams(served), model.online_filter()
+    obs, act = rows(8)
+    streams.open({"stream": "a", "obs": obs[0].tolist()})
+    online.reset(obs[0])
+    for t in range(6):
+        answer = streams.step("a", {"obs": obs[t + 1].tolist(), "act": act[t].tolist()})
+        np.testing.assert_array_equal(answer["belief"], online.update(act[t], obs[t + 1]))
+    other = Streams(served)
+    other.restore(json.loads(json.dumps(streams.state(), allow_nan=False)))
+    words = {"obs": obs[7].tolist(), "act": act[6].tolist()}
+    assert other.step("a", words) == streams.step("a", words)
+
+
+def test_contexts_with_durations_are_not_exported(tmp_path, make_model):
+    pytest.importorskip("onnx")
+    from mbrl_hdp.serving.export import export_onnx
+
+    model = make_model("cartpole")
+    stays = ([0.4, 0.0, 0.6], [0.0, 0.7, 0.8], [1.0, 0.0, 0.0], [0.0, 0.3, 0.2], [[0.0, 1.0], [1.0, 0.0]])
+    model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in stays), (2, 1)))
+    with pytest.raises(ConfigError, match="contexts of this model have phases"):
+        export_onnx(Served(tmp_path, 4, 1, None, model), tmp_path / "out")
