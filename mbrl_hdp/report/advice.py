@@ -71,6 +71,7 @@ def _pull(found: Found) -> list[str]:
     if pull is None or found["num_contexts"] == 1 or pull < 0.02 * fewest:
         return []
     return [
-        f"contexts seem to last too short a time: prior.row_concentration={rounded(0.01 * fewest, 1e6):g} (the prior "
-        f"weighs as much as {pull:g} steps a context, and the rarest one has {fewest:.0f})"
+        "contexts seem to last too short a time: duration=auto estimates their stays without the prior's pull, or "
+        f"prior.row_concentration={rounded(0.01 * fewest, 1e6):g} (the prior weighs as much as {pull:g} steps a "
+        f"context, and the rarest one has {fewest:.0f})"
     ]

@@ -172,7 +172,8 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
     )
     known = facts(model, found)
     truth = None if found is None else compare(model, found)
-    row_concentration = getattr(model.parts.prior.config, "row_concentration", None)
+    # A learned duration replaces the prior's chain, and with it the prior's pull.
+    pull = None if model.phases is not None else getattr(model.parts.prior.config, "row_concentration", None)
     return FitSummary(
         **known,
         initial=model.initial.tolist(),
@@ -185,7 +186,7 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         truth=truth,
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
-        advice=advise({**known, "row_concentration": row_concentration}),
+        advice=advise({**known, "row_concentration": pull}),
         effects=[] if found is None else effects(model, found, names),
         remarks=[] if found is None else [*_holes(found), *sensor_noise(found, names.obs)],
         names=names,

@@ -115,6 +115,7 @@ def test_the_priors_pull_is_told_when_it_matters():
     assert not any("row_concentration" in line for line in advise(found()).suggestions)
     advice = advise(found(num_transitions=6000, row_concentration=100.0))
     (line,) = [line for line in advice.suggestions if "row_concentration" in line]
+    assert "duration=auto" in line
     assert "prior.row_concentration=20" in line  # a hundredth of the 2400 steps of the rarer context
     assert not any("row_concentration" in line for line in advise(found(row_concentration=None)).suggestions)
 
