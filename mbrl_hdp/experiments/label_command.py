@@ -23,7 +23,6 @@ from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.explain import parse_overrides
 from mbrl_hdp.inference.alarm import DEFAULT_STEPS_PER_ALARM
 from mbrl_hdp.inference.analysis import Analysis
-from mbrl_hdp.inference.fit import FEWEST_TO_SPLIT
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.saving import load
 from mbrl_hdp.inference.scoring import align
@@ -163,7 +162,7 @@ def _compared(model: ContextModel, found: Analysis) -> str:
     scores = [run["held_out_log_likelihood"] for run in model.report.runs if run.get("taken")]
     if not scores:
         return ""
-    source = "held-out episodes of" if model.report.num_episodes >= FEWEST_TO_SPLIT else "the data of"
+    source = "held-out episodes of" if model.report.num_held_out else "the data of"
     words = f" ({source} the fit, before its last polish: {scores[0]:.4g}"
     is_strange = found.log_likelihood_per_step < scores[0] - max(3.0, abs(scores[0]))
     return words + ("; far lower here: is this the same machine in the same units?)" if is_strange else ")")

@@ -137,6 +137,7 @@ def fit(
         runs=runs.entries(best),
         polish=polished,
         search=found,
+        num_held_out=0 if held_out is train else held_out.num_episodes,
     )
     model = model.to("cpu")
     if warm_start is None:

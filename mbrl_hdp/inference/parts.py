@@ -39,6 +39,7 @@ class FitReport:
         levels: the tree of merges (`mbrl_hdp.inference.levels.Level`), the model's own contexts first; empty after a
             refit.
         duration: how long contexts last: name, number of phases of each, how episodes begin, what was compared.
+        num_held_out: episodes that the runs were scored on and did not learn from; 0: scored on the data of learning.
         fit_time_s: seconds that the fit took.
     """
 
@@ -50,4 +51,5 @@ class FitReport:
     search: dict[str, Any] = field(default_factory=dict)
     levels: list[dict[str, Any]] = field(default_factory=list)
     duration: dict[str, Any] = field(default_factory=dict)
+    num_held_out: int = 0
     fit_time_s: float = 0.0

@@ -14,7 +14,6 @@ import numpy as np
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.experiments.summary import git_commit, versions
 from mbrl_hdp.inference.analysis import Analysis
-from mbrl_hdp.inference.fit import FEWEST_TO_SPLIT
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
 from mbrl_hdp.inference.verdict import facts
@@ -192,7 +191,7 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         names=names,
         counted=None if found is None else count_labels(found, None if truth is None else truth.to_true),
         train_threshold=getattr(model.parts.distillation.config, "train_threshold", None),
-        is_held_out=model.report.num_episodes >= FEWEST_TO_SPLIT,
+        is_held_out=model.report.num_held_out > 0,
         duration=model.report.duration,
         stays=[] if found is None else stay_fits(model, found.most_likely),
     )
@@ -314,7 +313,7 @@ def _largest_dropped(dropped: list[float]) -> str:
 
 def _how_sure(summary: FitSummary) -> list[str]:
     dropped = [mass for slot, mass in enumerate(summary.slot_mass) if slot not in summary.slots]
-    scored = "held-out" if summary.is_held_out else "training (too few episodes to hold any out)"
+    scored = "held-out" if summary.is_held_out else "training (no episodes were held out)"
     lines = ["What speaks for it:"]
     if summary.threshold is not None:
         lines.append(

@@ -133,6 +133,10 @@ def test_held_out_episodes_are_not_trained_on(data):
         mbrl_hdp.fit(each, dynamics="linear", max_contexts=2, seed=4, config=quick, progress=False)
         for each in (mbrl_hdp.Trajectories(data.obs, data.act), turned)
     )
+    assert one.report.num_held_out == 20
+    none = replace(quick, holdout=0.0, num_steps=2)
+    scored = mbrl_hdp.fit(data, dynamics="linear", max_contexts=2, seed=4, config=none, progress=False)
+    assert scored.report.num_held_out == 0
     for (name, found), wanted in zip(one.dynamics.named_parameters(), two.dynamics.parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
