@@ -57,8 +57,13 @@ def measured_seconds() -> dict[Kind, list[float]]:
 
 
 def planned_cells(num_seeds: int, seconds: Mapping[Kind, Sequence[float]], rng: np.random.Generator) -> list[Cell]:
-    """Return the cells of table2 with so many seeds; the time of each is drawn from the measured ones of its kind."""
-    cells = load_study("table2").cells(range(100, 100 + num_seeds), False)
+    """Return the cells of table2 with so many seeds; the time of each is drawn from the measured ones of its kind.
+
+    Agents of which no cell was ever run are left out.
+    """
+    cells = [
+        cell for cell in load_study("table2").cells(range(100, 100 + num_seeds), False) if kind_of(cell) in seconds
+    ]
     found, epochs = [], {}
     for cell in cells:
         kind = kind_of(cell)

@@ -47,11 +47,11 @@ def calibrate_alarm(run: Run) -> None:
     """Calibrate the new model's alarm on the episodes kept aside; without enough of them there is no alarm yet."""
     assert run.model is not None
     assert run.data is not None
-    aside = run.data.select(_is_aside(run.data))
-    if not is_watched(run) or not aside.num_episodes:
+    is_aside = _is_aside(run.data)
+    if not is_watched(run) or not is_aside.any():
         return
     try:
-        run.model.novelty_alarm(aside)
+        run.model.novelty_alarm(run.data.select(is_aside))
     except DataError:  # too few steps so far
         run.model.novelty = None
 

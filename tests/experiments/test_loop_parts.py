@@ -41,7 +41,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(tmp_path, monkeypatch):
     class Stop(Exception):
         pass
 
-    def log(folder, num_epochs, is_wanted):
+    def log(folder, num_epochs, is_wanted, tracker, settings):
         raise Stop(folder, num_epochs, is_wanted)
 
     config, registry = typed("agent=ni_sac", "budget.num_epochs=2")

@@ -103,7 +103,7 @@ def test_a_context_that_no_step_has_says_so(fitted, tmp_path):
     contexts = text.partition('id="contexts"')[2].partition("</section>")[0]
     assert contexts.count("no step") == 1
     assert "never left" not in contexts
-    assert text.count('class="stay"') == summary["num_contexts"] - 1
+    assert text.count('class="stay"') == summary["num_contexts"] - 1 + len(summary["stays"])  # labels, then the model
     assert "no episodes were held out" in text
 
 
