@@ -151,13 +151,14 @@ def _read(job: FitJob, before: Previous | None) -> tuple[Log, ColumnNames]:
 def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> ContextModel:
     """Learn the model; calibrate its alarm on data that was kept aside."""
     from mbrl_hdp.experiments.update import hold_out
-    from mbrl_hdp.inference.fit import fit
+    from mbrl_hdp.inference.fit import check_learnable, fit
     from mbrl_hdp.inference.progress import PlainLines
 
     typed, aside = job.typed, None
     data = log.data if before is None else Trajectories.concatenate([before.data, log.data])
     if typed.alarm_holdout:
         data, aside = hold_out(data, typed.alarm_holdout, typed.seed)
+    check_learnable(data, None if before is None else before.model, None, typed.max_contexts)
     size = f"{count_of(data.num_transitions, 'step')} of {count_of(data.num_episodes, 'episode')}"
     begun = f"searching for contexts in {size}; the runs below start from what is found"
     PlainLines(progress, Console(stderr=True)).says(begun, is_due=True)

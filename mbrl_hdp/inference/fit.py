@@ -94,7 +94,7 @@ def fit(
     config = recipe.settle(config)
     check_device(device)
     data = as_trajectories(data)
-    _check_data(data, warm_start, reset, max_contexts)
+    check_learnable(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
     lasting = duration_part(registry, duration, warm_start)
     warm_start = without_phases(warm_start)
@@ -220,7 +220,13 @@ def _aside(train: Trajectories, held_out: Trajectories, device: torch.device) ->
     return None if held_out is train else EpisodeTensors.of(held_out, device=device)
 
 
-def _check_data(data: Trajectories, warm_start: ContextModel | None, reset: str | None, max_contexts: int) -> None:
+def check_learnable(data: Trajectories, warm_start: ContextModel | None, reset: str | None, max_contexts: int) -> None:
+    """Raise if `fit` cannot learn from this data.
+
+    Raises:
+        ConfigError: if `reset` is not known or has no model to start from.
+        FitError: if there are too few transitions, nothing varies, or the model to start from has other columns.
+    """
     if reset not in {None, "chain"}:
         raise ConfigError(f"reset={reset!r} is not known; use reset='chain' or leave it out")
     if reset is not None and warm_start is None:
