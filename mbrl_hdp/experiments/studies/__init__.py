@@ -35,6 +35,7 @@ _STUDIES = {
     "nu_study": "nu_study",
     "systems": "systems",
     "systems_fit": "systems_fit",
+    "systems_control": "systems_control",
     "raw_angles": "raw_angles",
     "peers": "peers",
     "scaling": "scaling",

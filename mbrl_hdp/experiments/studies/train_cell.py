@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -73,26 +74,41 @@ def run(settings: Settings) -> Results:
     Returns:
         `summary`: summary.json; `curve`: `learning_curve`; `train_curve`: `training_curve`; `course`: `course_of`.
     """
-    resolved = resolve(settings)
-    code = code_fingerprint(roots_of(__name__, resolved))
-    name = hashlib.sha256((json.dumps(resolved, sort_keys=True) + code).encode()).hexdigest()[:12]
-    folder = _RUNS / f"{preset_of(settings).replace('/', '_')}_{settings['seed']}_{name}"
     config = replace(_config(settings), seed=settings["seed"])
+    with trained(config, preset_of(settings), __name__, resolve(settings)) as (finished, folder):
+        rows = read_metrics(folder)
+        return {
+            "summary": json.loads((folder / "summary.json").read_text()),
+            "curve": learning_curve(rows),
+            "train_curve": training_curve(rows),
+            "course": course_of(finished),
+        }
+
+
+@contextmanager
+def trained(config: MainConfig, name: str, module: str, resolved: Settings) -> Iterator[tuple[Run, Path]]:
+    """Train to the end, or go on where the same run was stopped; hand over the finished run and its folder.
+
+    Args:
+        config: what to do.
+        name: name of the run, for its folder.
+        module: module that runs the cell.
+        resolved: everything that decides the run; with the code it says which run is the same.
+    """
+    code = code_fingerprint(roots_of(module, resolved))
+    same = hashlib.sha256((json.dumps(resolved, sort_keys=True) + code).encode()).hexdigest()[:12]
+    folder = _RUNS / f"{name.replace('/', '_')}_{config.seed}_{same}"
     configure(config.runtime)
     registry = load_registry()
     train(config, registry, folder, progress=False)
-    rows, finished = read_metrics(folder), start_run(config, registry)
-    read = latest_snapshot(folder)
+    finished, read = start_run(config, registry), latest_snapshot(folder)
     assert read is not None
     read(finished)
-    results = {
-        "summary": json.loads((folder / "summary.json").read_text()),
-        "curve": learning_curve(rows),
-        "train_curve": training_curve(rows),
-        "course": course_of(finished),
-    }
+    try:
+        yield finished, folder
+    finally:
+        finished.task.close()
     shutil.rmtree(folder)
-    return results
 
 
 def learning_curve(rows: Sequence[Mapping[str, str]]) -> list[list[float]]:
@@ -121,7 +137,6 @@ def course_of(run: Run) -> Results | None:
         (record,) = play_evaluation(run, 1, "course", log)
     truth, labels = record.episode.context, record.labels
     beliefs = run.agent.state_dict().get("beliefs")
-    run.task.close()
     if truth is None or labels is None:
         return None
     belief = None if beliefs is None else np.round(beliefs, 4).tolist()
