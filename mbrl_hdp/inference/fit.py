@@ -23,7 +23,7 @@ from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.levels import add_levels
 from mbrl_hdp.inference.model import ContextModel, FitReport, Part
 from mbrl_hdp.inference.precision import check_precision
-from mbrl_hdp.inference.progress import FitProgress
+from mbrl_hdp.inference.progress import POLISH, FitProgress
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.revisit import Revisit, revisit
 from mbrl_hdp.inference.runs import Job, Runs, length_entry, polish, refits
@@ -121,7 +121,7 @@ def fit(
         polished: dict[str, Any] = {}
         if recipe.is_polished:
             whole = Job(config, EpisodeTensors.of(data, device=place), None, held_out)
-            report = bar.start_run("polish", config.polish_steps)
+            report = bar.start_run(POLISH, config.polish_steps)
             length = polish(model, whole, sub_seed(seed, "polish"), report, config.polish_steps)
             bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
             polished = length_entry(length)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+# The last part of a fit, which is not one of the runs that are compared.
+POLISH = "polish"
 _SECONDS_BETWEEN_LINES = 10.0
 _NUMBERS = re.compile(r"[-+]?\d[\d.,e+-]*|\s")
 
@@ -64,7 +66,7 @@ class FitProgress:
         """Return the function that a run of at most `num_steps` reports every step to."""
         self._run += 1
         self._planned += num_steps
-        is_one_of_the_runs = self._run <= self._num_runs
+        is_one_of_the_runs = self._run <= self._num_runs and schedule != POLISH
         self._words = words = f"run {self._run}/{self._num_runs} ({schedule})" if is_one_of_the_runs else schedule
 
         def report(step: int, loss: float, num_open: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mbrl_hdp.inference.agreement import REGION, SAME_LABELS
+from mbrl_hdp.inference.agreement import FEWEST_EPISODES, REGION, SAME_LABELS
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.probability.markov import stationary
@@ -68,6 +68,8 @@ def facts(model: ContextModel, found: Analysis | None = None) -> Found:
         "certainty": None if found is None else float(found.smoothed[found.data.is_step].max(-1).mean()),
         "runs": model.report.runs,
         "half_agreement": model.report.search.get("half_agreement", []),
+        "search": model.report.search,
+        "num_episodes": model.report.num_episodes if found is None else found.data.num_episodes,
         "regions": model.report.search.get("context_regions", [None] * model.num_contexts),
         "num_transitions": model.report.num_transitions if found is None else int(found.data.is_observed.sum()),
         "parts": {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")},
@@ -98,7 +100,7 @@ def _assurance(found: Found) -> tuple[str, str]:
     """Return level and reason where nothing speaks against the contexts."""
     halves = found["half_agreement"]
     if len(halves) < 2:
-        return FAIRLY_SURE, "but contexts were not found anew in halves of the episodes (fit.halves_within_s)"
+        return FAIRLY_SURE, f"but this was not checked on halves of the episodes: {_no_halves(found)}"
     regions = [share for share in found["regions"] if share is not None and share > REGION]
     if regions:
         return FAIRLY_SURE, (
@@ -106,9 +108,19 @@ def _assurance(found: Found) -> tuple[str, str]:
         )
     num_good = len(_good_runs(found))
     return SURE, (
-        f"since both halves of the episodes, learned anew, label the steps alike (adjusted Rand index at least "
-        f"{min(halves):.2f}), and so {'does the best run' if num_good == 1 else f'do the {num_good} best runs'}"
+        f"since models learned from either half of the episodes alone label the steps alike (adjusted Rand index at "
+        f"least {min(halves):.2f})" + ("" if num_good == 1 else f", and so do the {num_good} best runs")
     )
+
+
+def _no_halves(found: Found) -> str:
+    """Return why contexts were not searched for in halves of the episodes."""
+    count = found["num_episodes"]
+    if count < FEWEST_EPISODES:
+        return f"{'1 episode is' if count == 1 else f'{count} episodes are'} too few (it takes {FEWEST_EPISODES})"
+    if "num_contexts" not in found["search"]:
+        return "that takes a new fit with fit.start=search"
+    return "fit.halves_within_s=600 allows more time for it"
 
 
 def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
@@ -156,7 +168,8 @@ def _halves_differ(found: Found) -> Iterator[tuple[str, str]]:
     halves = found["half_agreement"]
     if halves and min(halves) < SAME_LABELS:
         yield (
-            f"half of the episodes, learned anew, labels the steps differently (adjusted Rand index {min(halves):.2f})",
+            f"a model learned from half of the episodes labels the steps differently (adjusted Rand index "
+            f"{min(halves):.2f})",
             "record more, or look at the levels below",
         )
 

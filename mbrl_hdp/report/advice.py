@@ -60,7 +60,7 @@ def _thresholds(found: Found) -> list[str]:
         f"distillation.train_threshold={max(0.1, drop / 2):.1g} masks more",
     ]
     return [
-        f"too many contexts: {'; '.join(fewer)}",
+        *([f"too many contexts: {'; '.join(fewer)}"] if found["num_contexts"] > 1 else []),
         f"too few: distillation.train_threshold={lower} distillation.test_threshold={lower} fit.num_steps=1000",
     ]
 

@@ -18,7 +18,7 @@ from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.settings_help import completions, settings_of
 from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.inference.progress import FitProgress, PlainLines
+from mbrl_hdp.inference.progress import POLISH, FitProgress, PlainLines
 from mbrl_hdp.inference.saving import load
 from mbrl_hdp.types import TaskSpec
 
@@ -65,6 +65,17 @@ class TestProgress:
         assert lines[1:] == [
             "run 1/1 (pooled)  contexts found 2",
             "last checks: halves of the episodes, and fewer contexts",
+        ]
+
+    def test_the_polish_is_not_counted_as_a_run(self, capsys):
+        with FitProgress(10, 100, True, Console(file=io.StringIO())) as bar:
+            bar.start_run("search", 10)
+            bar.end_run(2, 10, False)
+            bar.start_run(POLISH, 10)
+            bar.end_run(2, 10, False)
+        assert capsys.readouterr().out.splitlines()[:2] == [
+            "run 1/10 (search)  contexts found 2",
+            "polish  contexts found 2",
         ]
 
     def test_a_line_when_a_part_begins_and_every_ten_seconds(self, capsys, monkeypatch):

@@ -159,8 +159,8 @@ def test_equations_are_those_of_the_data():
         [" ".join(word for word in line.split() if not word.replace(".", "").isdigit()) for line in lines]
         for lines in words
     ]
-    assert texts[0] == ["change of a = b", "change of b = sin(a)", "change of c = a b"]
-    assert texts[1] == ["change of a = - b", "change of b = sin(a) + u", "change of c = - + a b"]
+    assert texts[0] == ["change of a = b", "change of b = sin(a)", "change of c = a * b"]
+    assert texts[1] == ["change of a = - b", "change of b = sin(a) + u", "change of c = - + a * b"]
     np.testing.assert_allclose(numbers[0], [0.1, 0.3, 0.1], atol=2e-3)
     np.testing.assert_allclose(numbers[1], [0.1, 0.3, 0.2, 0.5, 0.1], atol=2e-3)
 

@@ -31,6 +31,8 @@ def found(**changes):
         "runs": [run(2, taken=True), run(2), run(2)],
         "half_agreement": [0.97, 0.93],
         "regions": [0.02, None],
+        "num_episodes": 200,
+        "search": {"num_contexts": 2},
         "num_transitions": 20000,
         "parts": {"prior": "hdp", "distillation": "stationary", "dynamics": "delta_mlp"},
         "row_concentration": 100.0,
@@ -42,7 +44,7 @@ def test_a_clear_fit_is_sure():
     advice = advise(found())
     assert advice.is_sure
     assert advice.level == "sure"
-    assert advice.verdict.startswith("sure, since both halves of the episodes, learned anew")
+    assert advice.verdict.startswith("sure, since models learned from either half of the episodes alone")
     assert "at least 0.93" in advice.verdict
     assert "do the 3 best runs" in advice.verdict
     assert advice.doubts == []
@@ -89,15 +91,32 @@ def test_runs_that_predict_badly_have_no_vote():
     assert advice.is_sure
     assert "do the 2 best runs" in advice.verdict
     alone = advise(found(runs=[run(2, taken=True), run(2, is_good=False)]))
-    assert "does the best run" in alone.verdict
+    assert alone.verdict.endswith("(adjusted Rand index at least 0.93)")  # the run taken agrees with itself
 
 
 def test_without_halves_it_is_only_fairly_sure():
     """Runs that start from the same search agree even where it is wrong."""
     advice = advise(found(half_agreement=[]))
     assert (advice.level, advice.is_sure) == ("fairly sure", False)
-    assert "fit.halves_within_s" in advice.verdict
     assert advice.doubts == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "fit.halves_within_s=600 allows more time"),
+        ({"num_episodes": 3}, "3 episodes are too few (it takes 10)"),
+        ({"num_episodes": 1}, "1 episode is too few (it takes 10)"),
+        ({"search": {}}, "that takes a new fit with fit.start=search"),
+    ],
+)
+def test_why_halves_were_not_learned_is_told(changes, words):
+    assert words in advise(found(half_agreement=[], **changes)).verdict
+
+
+def test_one_context_is_never_too_many():
+    changes = {"num_contexts": 1, "stationary": [1.0], "slots": [3], "mean_dwell": [1e9]}
+    assert not any("too many" in line for line in advise(found(**changes)).suggestions)
 
 
 def test_a_context_that_looks_like_a_region_is_only_fairly_sure():
