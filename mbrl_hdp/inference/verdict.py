@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from mbrl_hdp.data.reduction import ENOUGH, few_components
 from mbrl_hdp.inference.agreement import FEWEST_EPISODES, REGION, SAME_LABELS
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
@@ -57,6 +58,7 @@ def facts(model: ContextModel, found: Analysis | None = None) -> Found:
         found: `model.analyse(data)`; without it, what needs data is left out.
     """
     stay = np.diag(model.transition)
+    pull = getattr(model.parts.prior.config, "row_concentration", None)
     return {
         "num_contexts": model.num_contexts,
         "max_contexts": model.task.max_contexts,
@@ -69,6 +71,9 @@ def facts(model: ContextModel, found: Analysis | None = None) -> Found:
         "runs": model.report.runs,
         "half_agreement": model.report.search.get("half_agreement", []),
         "search": model.report.search,
+        # A learned duration replaces the prior's chain, and with it the prior's pull.
+        "row_concentration": None if model.phases is not None else pull,
+        "few_components": None if found is None else few_components(found.data),
         "num_episodes": model.report.num_episodes if found is None else found.data.num_episodes,
         "regions": model.report.search.get("context_regions", [None] * model.num_contexts),
         "num_transitions": model.report.num_transitions if found is None else int(found.data.is_observed.sum()),
@@ -143,13 +148,30 @@ def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
         )
     dropped = [mass for slot, mass in enumerate(found["slot_mass"]) if slot not in found["slots"]]
     # Slots without data share what the prior expects of contexts not yet seen: on a short log, several per cent each.
-    stands_out = len(dropped) == 1 or (dropped and max(dropped) > _CLEAR_FACTOR * min(dropped))
+    alone = len(dropped) == 1 and dropped[0] > _prior_share(found)
+    stands_out = alone or (len(dropped) > 1 and max(dropped) > _CLEAR_FACTOR * min(dropped))
     if stands_out and max(dropped) > threshold / _CLEAR_FACTOR:
         largest = max(dropped)
         lower = rounded(largest / 2)
         yield (
             f"a candidate context, dropped, still holds {largest:.1%}, close to the threshold of {threshold:.1%}",
             f"if a rare context is missing, distillation.train_threshold={lower} distillation.test_threshold={lower}",
+        )
+
+
+def _prior_share(found: Found) -> float:
+    """Return the long-run share that the prior's pseudo-counts can give to a slot without any data."""
+    pull = (found["row_concentration"] or 0.0) * found["num_contexts"]
+    return float(pull / (pull + found["num_transitions"]) / (found["num_contexts"] + 1))
+
+
+def _wide(found: Found) -> Iterator[tuple[str, str]]:
+    count = found["few_components"]
+    if found["num_contexts"] == 1 and count is not None:
+        hold = "1 principal component holds" if count == 1 else f"{count} principal components hold"
+        yield (
+            f"the many columns move together ({hold} {ENOUGH:.1%} of their variance), which hides contexts",
+            f"pca={count}, or fewer columns",
         )
 
 
@@ -202,7 +224,7 @@ def _unclear(found: Found) -> Iterator[tuple[str, str]]:
 
 
 _CHECKS: tuple[Callable[[Found], Iterator[tuple[str, str]]], ...] = (
-    _all_slots, _near_threshold, _runs_differ, _halves_differ, _little_data, _flips, _unclear
+    _all_slots, _near_threshold, _runs_differ, _halves_differ, _little_data, _wide, _flips, _unclear
 )  # fmt: skip
 
 

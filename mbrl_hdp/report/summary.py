@@ -88,6 +88,9 @@ class FitSummary:
         duration: how long contexts last: name, phases of every context, what was compared; empty where nothing was
             learned.
         stays: how long contexts stay in the labels and under the model; empty without data.
+        row_concentration: pseudo-counts of the prior in every row of the chain; None where it has none.
+        few_components: how many principal components hold almost all variance of many columns; None where few columns
+            are given or they do not move together.
     """
 
     num_contexts: int
@@ -123,6 +126,8 @@ class FitSummary:
     is_held_out: bool = False
     duration: dict[str, Any] = field(default_factory=dict)
     stays: list[StayFit] = field(default_factory=list)
+    row_concentration: float | None = None
+    few_components: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of summary.json; what is unknown is null."""
@@ -165,8 +170,6 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
     )
     known = facts(model, found)
     truth = None if found is None else compare(model, found)
-    # A learned duration replaces the prior's chain, and with it the prior's pull.
-    pull = None if model.phases is not None else getattr(model.parts.prior.config, "row_concentration", None)
     return FitSummary(
         **known,
         initial=model.initial.tolist(),
@@ -178,7 +181,7 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         truth=truth,
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
-        advice=advise({**known, "row_concentration": pull}),
+        advice=advise(known),
         effects=[] if found is None else effects(model, found, names),
         remarks=[] if found is None else [*_holes(found), *sensor_noise(found, names.obs)],
         names=names,

@@ -149,7 +149,9 @@ def _levels(summary: FitSummary) -> list[str]:
     for level in summary.levels[1:]:
         groups = "   ".join("+".join(map(str, group)) for group in level["groups"])
         bound = "at most " if level["is_approximate"] else ""
-        lines.append(f"  {len(level['groups'])}: {bound}{level['loss']:.3f} (+- {level['error']:.3f})   {groups}")
+        # The error is that of a mean over episodes; one episode has none.
+        error = f" (+- {level['error']:.3f})" if summary.num_episodes > 1 else ""
+        lines.append(f"  {len(level['groups'])}: {bound}{level['loss']:.3f}{error}   {groups}")
     return lines
 
 

@@ -12,6 +12,7 @@ from mbrl_hdp.inference.search.features import Factor
 from mbrl_hdp.inference.terms import read_term, term_text
 from mbrl_hdp.testing import check_dynamics
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.equations import _text as equation_text
 from mbrl_hdp_dynamics.regression import PRIOR_SHAPE, regress
 from mbrl_hdp_dynamics.sparse import SparseConfig, build_sparse
 
@@ -210,3 +211,10 @@ def test_wrong_rows_are_refused():
         dynamics.predict(obs[:, :2], act, torch.zeros(4, dtype=torch.long))
     with pytest.raises(DataError, match=r"\[0, 3\)"):
         dynamics.predict(obs, act, torch.full((4,), 3))
+
+
+@pytest.mark.parametrize(("knot", "text"), [(-1.0, "max(cab speed + 2, 0)"), (1.5, "max(cab speed - 3, 0)")])
+def test_knots_are_written_without_two_signs(knot, text):
+    factors = (Factor(0, "hinge", knot), Factor(1))
+    written = equation_text(factors, ["cab speed", "motor current"], np.zeros(2), np.full(2, 2.0))
+    assert written == f"{text} * motor current"

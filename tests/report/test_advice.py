@@ -32,6 +32,7 @@ def found(**changes):
         "half_agreement": [0.97, 0.93],
         "regions": [0.02, None],
         "num_episodes": 200,
+        "few_components": None,
         "search": {"num_contexts": 2},
         "num_transitions": 20000,
         "parts": {"prior": "hdp", "distillation": "stationary", "dynamics": "delta_mlp"},
@@ -74,6 +75,26 @@ def test_what_the_prior_gives_to_every_dropped_slot_is_no_doubt():
     advice = advise(found(slot_mass=[0.024, 0.37, 0.028, 0.554, 0.024]))
     assert advice.level == "sure"
     assert "candidate" not in advice.verdict
+
+
+def test_nor_is_what_it_gives_to_a_single_one():
+    """1.3 % of 2499 steps with three contexts: 300 pseudo-counts, a quarter of which may go to the fourth slot."""
+    changes = {"max_contexts": 4, "num_contexts": 3, "slots": [0, 1, 2], "stationary": [0.5, 0.3, 0.2]}
+    changes |= {"slot_mass": [0.49, 0.297, 0.2, 0.013], "mean_dwell": [9.0] * 3, "regions": [None] * 3}
+    parts = {"prior": "hdp", "distillation": "stationary", "dynamics": "linear"}
+    short, long = (advise(found(num_transitions=size, parts=parts, **changes)) for size in (2499, 24990))
+    assert "candidate" not in short.verdict
+    assert "a candidate context, dropped, still holds 1.3%" in long.verdict
+
+
+def test_one_context_in_many_columns_that_move_together_is_unsure():
+    changes = {"num_contexts": 1, "stationary": [1.0], "slots": [3], "mean_dwell": [1e9], "few_components": 3}
+    changes["slot_mass"] = [0.0, 0.0, 0.0, 1.0, 0.0]
+    advice = advise(found(**changes))
+    assert advice.level == "unsure"
+    assert "3 principal components hold 99.5% of their variance" in advice.verdict
+    assert "pca=3" in advice.suggestions[0]
+    assert advise(found(few_components=3)).is_sure
 
 
 @pytest.mark.parametrize("case", DOUBTS)
