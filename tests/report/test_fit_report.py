@@ -1,6 +1,7 @@
 """Summary and figures of models whose truth is known."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mbrl_hdp.report.figures import save_figures, transition_figure
 from mbrl_hdp.report.fit_report import write_fit_report
 from mbrl_hdp.report.palette import context_colours
 from mbrl_hdp.report.summary import compare, summarise
+from mbrl_hdp.report.summary_text import _levels
 
 
 def small_model(max_contexts=3, num_episodes=6, seed=0):
@@ -139,3 +141,10 @@ def test_many_slots(tmp_path):
     save_figures(model, model.analyse(data), summary, tmp_path)
     assert len(context_colours(40)) == 40
     assert len(set(context_colours(7))) == 7
+
+
+@pytest.mark.parametrize(("num_episodes", "line"), [(1, "  1: 1.188   0+1"), (9, "  1: 1.188 (+- 0.200)   0+1")])
+def test_a_single_episode_has_no_error_of_a_mean(num_episodes, line):
+    merged = {"groups": [[0, 1]], "loss": 1.188, "error": 0.2, "is_approximate": False}
+    summary = SimpleNamespace(levels=[{"groups": [[0], [1]]}, merged], num_episodes=num_episodes)
+    assert _levels(summary)[1] == line
