@@ -111,10 +111,11 @@ class Tuning:
         """Return the table as a page."""
         names = [name for name in self.rows[0] if name not in ("return", "std_error", "episodes")]
         chosen = ", ".join(f"planner.{name}={value}" for name, value in self.chosen.items()) or "as they were"
+        length = "1 step" if self.num_steps == 1 else f"{self.num_steps} steps"
         lines = [
             "# Choice of the planner's settings",
             "",
-            f"Chosen: {chosen}. Imagined episodes of {self.num_steps} steps on the learned model, no step of the "
+            f"Chosen: {chosen}. Imagined episodes of {length} on the learned model, no step of the "
             "environment. The winner comes first; a candidate with few "
             "episodes lost early. All play the same episodes.",
             "",

@@ -159,8 +159,10 @@ def _contexts(
         return [None] * len(tables), ()
     column = pd.concat([table[roles.single["context"]] for table in tables])
     numbers = pd.to_numeric(column, errors="coerce")
-    is_number = bool((numbers.notna() == column.notna()).all()) and bool(
-        ((numbers.dropna() % 1 == 0) & (numbers.dropna() >= -1)).all()
+    is_number = (
+        not pd.api.types.is_bool_dtype(column)
+        and bool((numbers.notna() == column.notna()).all())
+        and bool(((numbers.dropna() % 1 == 0) & (numbers.dropna() >= -1)).all())
     )
     words: tuple[str, ...] = ()
     if is_number:

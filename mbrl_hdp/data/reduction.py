@@ -14,7 +14,10 @@ from mbrl_hdp.errors import ConfigError, DataError
 
 WIDE = 15
 """Observation columns from which on a reduction is suggested, if few components hold almost all variance."""
-_ENOUGH = 0.98
+ENOUGH = 0.995
+"""Share of the variance that suggested components hold: what is left out may be where contexts differ."""
+_STRONGEST = 3
+_FEWEST_ROWS = 2
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,11 @@ class Reduction:
 
         Raises:
             ConfigError: if there are fewer varying columns than components.
+            DataError: if no two rows are complete.
         """
         rows = _complete_rows(log.data)
+        if len(rows) < _FEWEST_ROWS:
+            raise DataError("no two rows are complete: principal components cannot be found with so much missing")
         centre, scale = rows.mean(0), np.where(varying(log.data), rows.std(0), 0.0)
         if num_components > int((scale > 0).sum()):
             raise ConfigError(f"pca={num_components} is above the number of columns that change, {(scale > 0).sum()}")
@@ -74,8 +80,17 @@ class Reduction:
         data = Trajectories(obs, **kept, allow_missing=log.data.allow_missing)
         count = directions.shape[1]
         names = tuple(f"pc_{number}" for number in range(1, count + 1))
-        note = f"pca: {len(self.columns)} columns became {count} components with {self.explained:.1%} of the variance"
-        return replace(log, data=data, obs_names=names, notes=(*log.notes, note))
+        became = "1 component" if count == 1 else f"{count} components"
+        note = f"pca: {len(self.columns)} columns became {became} with {self.explained:.1%} of the variance"
+        parts = (f"{name}: {self._strongest(number)}" for number, name in enumerate(names))
+        return replace(log, data=data, obs_names=names, notes=(*log.notes, note, *parts))
+
+    def _strongest(self, component: int) -> str:
+        """Return the columns with the largest weights in a component."""
+        weights = np.array(self.directions)[:, component]
+        order = np.argsort(-np.abs(weights))[:_STRONGEST]
+        more = ", ..." if len(self.columns) > _STRONGEST else ""
+        return ", ".join(f"{weights[place]:+.2f} {self.columns[place]}" for place in order.tolist()) + more
 
 
 def varying(data: Trajectories) -> Bool[np.ndarray, " S"]:
@@ -93,17 +108,28 @@ def remarks(log: Log) -> Iterator[str]:
     if still and len(still) < log.data.obs_dim:
         words = "never changes and is" if len(still) == 1 else "never change and are"
         yield f"{', '.join(still)} {words} left out: no context can be seen in it"
-    if log.data.obs_dim - len(still) < WIDE:
-        return
-    rows = _complete_rows(log.data)
-    scale = np.where(varying(log.data), rows.std(0), 0.0)
-    values = np.linalg.eigvalsh(np.cov(_standard(rows, rows.mean(0), scale).T))[::-1]
-    count = int(np.searchsorted(np.cumsum(values) / values.sum(), _ENOUGH)) + 1
-    if count <= (log.data.obs_dim - len(still)) // 2:
+    count = few_components(log.data)
+    if count is not None:
+        hold = "1 principal component holds" if count == 1 else f"{count} principal components hold"
         yield (
-            f"{log.data.obs_dim} observations, but {count} principal components hold {_ENOUGH:.0%} of their variance: "
-            f"pca={count} learns on these, faster"
+            f"{log.data.obs_dim} observations, but {hold} {ENOUGH:.1%} of their variance: pca={count} learns on these, "
+            "which is faster and finds contexts that so many columns hide"
         )
+
+
+def few_components(data: Trajectories) -> int | None:
+    """Return how many principal components hold almost all variance of many columns; None where a reduction is idle."""
+    is_varying = varying(data)
+    num_columns = int(is_varying.sum())
+    if num_columns < WIDE:
+        return None
+    rows = _complete_rows(data)
+    if len(rows) < _FEWEST_ROWS:
+        return None
+    scale = np.where(is_varying, rows.std(0), 0.0)
+    values = np.linalg.eigvalsh(np.cov(_standard(rows, rows.mean(0), scale).T))[::-1]
+    count = int(np.searchsorted(np.cumsum(values) / values.sum(), ENOUGH)) + 1
+    return count if count <= num_columns // 2 else None
 
 
 def _standard(rows: Float[np.ndarray, "*n S"], centre: np.ndarray, scale: np.ndarray) -> Float[np.ndarray, "*n S"]:
@@ -112,7 +138,4 @@ def _standard(rows: Float[np.ndarray, "*n S"], centre: np.ndarray, scale: np.nda
 
 def _complete_rows(data: Trajectories) -> Float[np.ndarray, "M S"]:
     rows = data.obs[np.arange(data.max_steps + 1) <= data.lengths[:, None]]
-    complete = rows[np.isfinite(rows).all(-1)]
-    if len(complete) < 2:
-        raise DataError("no two rows are complete: principal components cannot be found with so many missing samples")
-    return complete
+    return rows[np.isfinite(rows).all(-1)]

@@ -224,7 +224,7 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog, is_alarmed: bool
     if not run.agent.spec.needs_model or not is_due:
         return False
     data = training_data(run)
-    log.says(f"epoch {epoch}: learning the contexts of {data.num_episodes} episodes")
+    log.says(work := f"epoch {epoch}: learning the contexts of {data.num_episodes} episodes")
     model = fit(
         data,
         **model_parts(run.config),
@@ -233,7 +233,7 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog, is_alarmed: bool
         config=fit_config(run.config, run.budget, is_first=epoch == 0, is_alarmed=is_alarmed),
         warm_start=run.model,
         dt=run.task.dt,
-        progress=False,
+        progress=lambda part: log.says(f"{work}, {part}"),
         registry=run.registry,
         device=run.config.device,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.levels import add_levels
 from mbrl_hdp.inference.model import ContextModel, FitReport, Part
 from mbrl_hdp.inference.precision import check_precision
-from mbrl_hdp.inference.progress import FitProgress
+from mbrl_hdp.inference.progress import POLISH, FitProgress
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.revisit import Revisit, revisit
 from mbrl_hdp.inference.runs import Job, Runs, length_entry, polish, refits
@@ -53,7 +54,7 @@ def fit(
     warm_start: ContextModel | None = None,
     reset: str | None = None,
     dt: float | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[str], None] = True,
     registry: Registry | None = None,
     device: str = "auto",
 ) -> ContextModel:
@@ -76,7 +77,7 @@ def fit(
         reset: with `warm_start`: "chain" keeps the networks and opens the chain again, so that new contexts can move
             into free slots.
         dt: seconds per step, for transition models that integrate positions.
-        progress: show a progress bar when there is a terminal.
+        progress: show a bar, or lines where there is no terminal; a function is called with every line instead.
         registry: plugins to choose from; all installed ones by default.
         device: where it is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small).
 
@@ -110,7 +111,9 @@ def fit(
     else:
         starts = refits(warm_start, config, recipe, reset)
     runs = Runs(job, build, warm_start, reset, seed, place)
-    with FitProgress(len(starts), len(starts) * config.num_steps + config.polish_steps, progress) as bar:
+    tell = progress if callable(progress) else None
+    num_steps = len(starts) * config.num_steps + config.polish_steps
+    with FitProgress(len(starts), num_steps, progress is True, tell=tell) as bar:
         for start in starts:
             runs.take(start, bar)
         again = _revisited(runs, train, config)
@@ -121,7 +124,7 @@ def fit(
         polished: dict[str, Any] = {}
         if recipe.is_polished:
             whole = Job(config, EpisodeTensors.of(data, device=place), None, held_out)
-            report = bar.start_run("polish", config.polish_steps)
+            report = bar.start_run(POLISH, config.polish_steps)
             length = polish(model, whole, sub_seed(seed, "polish"), report, config.polish_steps)
             bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
             polished = length_entry(length)

@@ -15,6 +15,7 @@ from mbrl.types import TransitionBatch
 from torch import Tensor
 
 from mbrl_hdp.belief.phase_filter import PhaseUpdate
+from mbrl_hdp.data.arrays import as_trajectories
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
@@ -179,8 +180,8 @@ class ContextModel(mbrl.models.Model):
 
     # What it says about data ------------------------------------------------------------------------------------
 
-    def analyse(self, data: Trajectories) -> Analysis:
-        """Return everything that the model says about data; the heads run once for all of it.
+    def analyse(self, data: Any) -> Analysis:
+        """Return everything that the model says about data (all that `fit` takes); the heads run once for all of it.
 
         Example:
             >>> found = model.analyse(data)
@@ -189,6 +190,7 @@ class ContextModel(mbrl.models.Model):
         Raises:
             DataError: if the data has other widths than the model was learned on.
         """
+        data = as_trajectories(data)
         if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):
             raise DataError(
                 f"the model was learned on {self.task.obs_dim} observations and {self.task.act_dim} actions a step; "
@@ -196,19 +198,19 @@ class ContextModel(mbrl.models.Model):
             )
         return Analysis.of(data, self.states or self._chain, self.dynamics, self.slots)
 
-    def filter(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
+    def filter(self, data: Any) -> Float[np.ndarray, "N T k"]:
         """Return p(context[t] | obs up to t+1, acts up to t); NaN beyond an episode's end."""
         return self.analyse(data).filtered
 
-    def smooth(self, data: Trajectories) -> Float[np.ndarray, "N T k"]:
+    def smooth(self, data: Any) -> Float[np.ndarray, "N T k"]:
         """Return p(context[t] | the whole episode); NaN beyond an episode's end."""
         return self.analyse(data).smoothed
 
-    def most_likely(self, data: Trajectories) -> Int[np.ndarray, "N T"]:
+    def most_likely(self, data: Any) -> Int[np.ndarray, "N T"]:
         """Return the most likely path of contexts (Viterbi); -1 beyond an episode's end."""
         return self.analyse(data).most_likely
 
-    def log_likelihood(self, data: Trajectories) -> Float[np.ndarray, " N"]:
+    def log_likelihood(self, data: Any) -> Float[np.ndarray, " N"]:
         """Return log p(episode) of every episode, contexts summed out, in the data's own units."""
         return self.analyse(data).log_likelihood
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+# The last part of a fit, which is not one of the runs that are compared.
+POLISH = "polish"
 _SECONDS_BETWEEN_LINES = 10.0
 _NUMBERS = re.compile(r"[-+]?\d[\d.,e+-]*|\s")
 
@@ -37,7 +39,14 @@ class PlainLines:
 class FitProgress:
     """Shows which run is under way, its loss and how many contexts are still open."""
 
-    def __init__(self, num_runs: int, num_steps: int, is_wanted: bool, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        num_runs: int,
+        num_steps: int,
+        is_wanted: bool,
+        console: Console | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         console = console or Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal))
@@ -45,6 +54,7 @@ class FitProgress:
         self._task = self._bar.add_task("fit", total=num_steps)
         self._num_runs, self._run, self._planned = num_runs, 0, 0
         self._words = "fit"
+        self._tell = tell or (lambda _: None)
 
     def __enter__(self) -> FitProgress:
         self._bar.start()
@@ -54,6 +64,7 @@ class FitProgress:
         self._bar.stop()
         if kind is None:
             self._lines.says("last checks: halves of the episodes, and fewer contexts", is_due=True)
+            self._tell("last checks")
 
     @property
     def num_done(self) -> int:
@@ -64,13 +75,14 @@ class FitProgress:
         """Return the function that a run of at most `num_steps` reports every step to."""
         self._run += 1
         self._planned += num_steps
-        is_one_of_the_runs = self._run <= self._num_runs
+        is_one_of_the_runs = self._run <= self._num_runs and schedule != POLISH
         self._words = words = f"run {self._run}/{self._num_runs} ({schedule})" if is_one_of_the_runs else schedule
 
         def report(step: int, loss: float, num_open: int) -> None:
             line = f"{words}  loss {loss:8.3f}  contexts open {num_open}"
             self._bar.update(self._task, advance=1, description=line, refresh=step % 10 == 0)
             self._lines.says(f"{line}  step {step + 1}/{num_steps}")
+            self._tell(f"{words} step {step + 1}/{num_steps}")
 
         return report
 

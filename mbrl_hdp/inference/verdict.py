@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mbrl_hdp.inference.agreement import REGION, SAME_LABELS
+from mbrl_hdp.data.reduction import ENOUGH, few_components
+from mbrl_hdp.inference.agreement import FEWEST_EPISODES, REGION, SAME_LABELS
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.probability.markov import stationary
@@ -57,6 +58,7 @@ def facts(model: ContextModel, found: Analysis | None = None) -> Found:
         found: `model.analyse(data)`; without it, what needs data is left out.
     """
     stay = np.diag(model.transition)
+    pull = getattr(model.parts.prior.config, "row_concentration", None)
     return {
         "num_contexts": model.num_contexts,
         "max_contexts": model.task.max_contexts,
@@ -68,6 +70,11 @@ def facts(model: ContextModel, found: Analysis | None = None) -> Found:
         "certainty": None if found is None else float(found.smoothed[found.data.is_step].max(-1).mean()),
         "runs": model.report.runs,
         "half_agreement": model.report.search.get("half_agreement", []),
+        "search": model.report.search,
+        # A learned duration replaces the prior's chain, and with it the prior's pull.
+        "row_concentration": None if model.phases is not None else pull,
+        "few_components": None if found is None else few_components(found.data),
+        "num_episodes": model.report.num_episodes if found is None else found.data.num_episodes,
         "regions": model.report.search.get("context_regions", [None] * model.num_contexts),
         "num_transitions": model.report.num_transitions if found is None else int(found.data.is_observed.sum()),
         "parts": {kind: getattr(model.parts, kind).name for kind in ("prior", "distillation", "dynamics")},
@@ -98,7 +105,7 @@ def _assurance(found: Found) -> tuple[str, str]:
     """Return level and reason where nothing speaks against the contexts."""
     halves = found["half_agreement"]
     if len(halves) < 2:
-        return FAIRLY_SURE, "but contexts were not found anew in halves of the episodes (fit.halves_within_s)"
+        return FAIRLY_SURE, f"but this was not checked on halves of the episodes: {_no_halves(found)}"
     regions = [share for share in found["regions"] if share is not None and share > REGION]
     if regions:
         return FAIRLY_SURE, (
@@ -106,9 +113,19 @@ def _assurance(found: Found) -> tuple[str, str]:
         )
     num_good = len(_good_runs(found))
     return SURE, (
-        f"since both halves of the episodes, learned anew, label the steps alike (adjusted Rand index at least "
-        f"{min(halves):.2f}), and so {'does the best run' if num_good == 1 else f'do the {num_good} best runs'}"
+        f"since models learned from either half of the episodes alone label the steps alike (adjusted Rand index at "
+        f"least {min(halves):.2f})" + ("" if num_good == 1 else f", and so do the {num_good} best runs")
     )
+
+
+def _no_halves(found: Found) -> str:
+    """Return why contexts were not searched for in halves of the episodes."""
+    count = found["num_episodes"]
+    if count < FEWEST_EPISODES:
+        return f"{'1 episode is' if count == 1 else f'{count} episodes are'} too few (it takes {FEWEST_EPISODES})"
+    if "num_contexts" not in found["search"]:
+        return "that takes a new fit with fit.start=search"
+    return "fit.halves_within_s=600 allows more time for it"
 
 
 def _all_slots(found: Found) -> Iterator[tuple[str, str]]:
@@ -131,13 +148,30 @@ def _near_threshold(found: Found) -> Iterator[tuple[str, str]]:
         )
     dropped = [mass for slot, mass in enumerate(found["slot_mass"]) if slot not in found["slots"]]
     # Slots without data share what the prior expects of contexts not yet seen: on a short log, several per cent each.
-    stands_out = len(dropped) == 1 or (dropped and max(dropped) > _CLEAR_FACTOR * min(dropped))
+    alone = len(dropped) == 1 and dropped[0] > _prior_share(found)
+    stands_out = alone or (len(dropped) > 1 and max(dropped) > _CLEAR_FACTOR * min(dropped))
     if stands_out and max(dropped) > threshold / _CLEAR_FACTOR:
         largest = max(dropped)
         lower = rounded(largest / 2)
         yield (
             f"a candidate context, dropped, still holds {largest:.1%}, close to the threshold of {threshold:.1%}",
             f"if a rare context is missing, distillation.train_threshold={lower} distillation.test_threshold={lower}",
+        )
+
+
+def _prior_share(found: Found) -> float:
+    """Return the long-run share that the prior's pseudo-counts can give to a slot without any data."""
+    pull = (found["row_concentration"] or 0.0) * found["num_contexts"]
+    return float(pull / (pull + found["num_transitions"]) / (found["num_contexts"] + 1))
+
+
+def _wide(found: Found) -> Iterator[tuple[str, str]]:
+    count = found["few_components"]
+    if found["num_contexts"] == 1 and count is not None:
+        hold = "1 principal component holds" if count == 1 else f"{count} principal components hold"
+        yield (
+            f"the many columns move together ({hold} {ENOUGH:.1%} of their variance), which hides contexts",
+            f"pca={count}, or fewer columns",
         )
 
 
@@ -156,7 +190,8 @@ def _halves_differ(found: Found) -> Iterator[tuple[str, str]]:
     halves = found["half_agreement"]
     if halves and min(halves) < SAME_LABELS:
         yield (
-            f"half of the episodes, learned anew, labels the steps differently (adjusted Rand index {min(halves):.2f})",
+            f"a model learned from half of the episodes labels the steps differently (adjusted Rand index "
+            f"{min(halves):.2f})",
             "record more, or look at the levels below",
         )
 
@@ -189,7 +224,7 @@ def _unclear(found: Found) -> Iterator[tuple[str, str]]:
 
 
 _CHECKS: tuple[Callable[[Found], Iterator[tuple[str, str]]], ...] = (
-    _all_slots, _near_threshold, _runs_differ, _halves_differ, _little_data, _flips, _unclear
+    _all_slots, _near_threshold, _runs_differ, _halves_differ, _little_data, _wide, _flips, _unclear
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def advise(found: Found) -> Advice:
     """Judge a fit.
 
     Args:
-        found: `inference.verdict.facts` of the model, and `row_concentration` of its prior where it has one.
+        found: `inference.verdict.facts` of the model.
     """
     judged = judge(found)
     suggestions = list(dict.fromkeys(f"{doubt}: {remedy}" for doubt, remedy in judged.doubts))
@@ -60,14 +60,14 @@ def _thresholds(found: Found) -> list[str]:
         f"distillation.train_threshold={max(0.1, drop / 2):.1g} masks more",
     ]
     return [
-        f"too many contexts: {'; '.join(fewer)}",
+        *([f"too many contexts: {'; '.join(fewer)}"] if found["num_contexts"] > 1 else []),
         f"too few: distillation.train_threshold={lower} distillation.test_threshold={lower} fit.num_steps=1000",
     ]
 
 
 def _pull(found: Found) -> list[str]:
     """Return advice if the prior's pull on the rows is not small against the data."""
-    pull, fewest = found.get("row_concentration"), min(found["stationary"]) * found["num_transitions"]
+    pull, fewest = found["row_concentration"], min(found["stationary"]) * found["num_transitions"]
     if pull is None or found["num_contexts"] == 1 or pull < 0.02 * fewest:
         return []
     return [

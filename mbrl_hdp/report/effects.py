@@ -54,6 +54,7 @@ class Names:
         units: unit of every column that has one.
         episodes: what the episodes are called in the file; empty: they are numbered.
         dt: seconds per step; None where there is no clock.
+        contexts: what the true contexts are called in the file; empty: they are numbered, or unknown.
     """
 
     obs: Sequence[str]
@@ -61,11 +62,12 @@ class Names:
     units: Mapping[str, str] = field(default_factory=dict)
     episodes: Sequence[str] = ()
     dt: float | None = None
+    contexts: Sequence[str] = ()
 
     @staticmethod
     def of(log: Log) -> Names:
         """Take the names from a table that was read."""
-        return Names(log.obs_names, log.act_names, log.units, log.episode_names, log.dt)
+        return Names(log.obs_names, log.act_names, log.units, log.episode_names, log.dt, log.context_names)
 
 
 def effects(model: ContextModel, found: Analysis, names: Names) -> list[Effect]:
@@ -88,7 +90,7 @@ def effects(model: ContextModel, found: Analysis, names: Names) -> list[Effect]:
         mine = (next_obs - predicted)[labels == column]
         noises.append(mine.std(0) if len(mine) > 2 else np.full(obs.shape[1], np.nan))
     usual = int(np.argmax(model.stationary))
-    scale = _Scale(_positive((next_obs - obs).std(0)), _positive(obs.std(0)), _positive(act.std(0)))
+    scale = _Scale(_positive((next_obs - obs).std(0)), _positive(obs.std(0)), _positive(act.std(0)), act.mean(0))
     return [
         Effect(
             context=k,
@@ -104,11 +106,12 @@ def effects(model: ContextModel, found: Analysis, names: Names) -> list[Effect]:
 
 @dataclass(frozen=True)
 class _Scale:
-    """Usual size of a change, of an observation and of an action."""
+    """Usual size of a change, of an observation and of an action, and the mean action."""
 
     change: Float[np.ndarray, " S"]
     obs: Float[np.ndarray, " S"]
     act: Float[np.ndarray, " A"]
+    mean_act: Float[np.ndarray, " A"]
 
 
 def _words(
@@ -124,9 +127,10 @@ def _words(
         yield f"the usual one, {share:.0%} of the time"
         return
     width = len(names.obs)
+    gain, usual_gain = maps[k][1 + width :], maps[usual][1 + width :]
     said = [
-        *_gain_words(maps[k][1 + width :], maps[usual][1 + width :], scale, names),
-        *_shift_words(maps[k][0], maps[usual][0], scale, names),
+        *_gain_words(gain, usual_gain, scale, names),
+        *_shift_words(maps[k][0] - maps[usual][0], scale.mean_act @ (gain - usual_gain), scale, names),
         *_feedback_words(maps[k][1 : 1 + width], maps[usual][1 : 1 + width], scale, names),
         *_noise_words(noises[k], noises[usual], names),
     ]
@@ -160,14 +164,14 @@ def _gain_words(
 
 
 def _shift_words(
-    mine: Float[np.ndarray, " S"], usual: Float[np.ndarray, " S"], scale: _Scale, names: Names
+    more: Float[np.ndarray, " S"], by_gain: Float[np.ndarray, " S"], scale: _Scale, names: Names
 ) -> Iterator[str]:
-    difference = (mine - usual) / scale.change
-    for column in np.argsort(-np.abs(difference)).tolist():
-        if abs(difference[column]) > _SHIFT:
-            more = mine[column] - usual[column]
-            direction = "more" if more > 0 else "less"
-            yield f"{names.obs[column]} changes by {_number(abs(more))} a step {direction} than usual"
+    """Compare the drifts; what follows from other gains at the mean action has been said with the gains."""
+    difference, left = np.abs(more) / scale.change, np.abs(more - by_gain) / scale.change
+    for column in np.argsort(-difference).tolist():
+        if min(difference[column], left[column]) > _SHIFT:
+            direction = "more" if more[column] > 0 else "less"
+            yield f"{names.obs[column]} changes by {_number(abs(more[column]))} a step {direction} than usual"
 
 
 def _feedback_words(

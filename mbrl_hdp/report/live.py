@@ -56,8 +56,8 @@ class LivePage:
         try:
             return render(gather(self.paths), live=True)
         except (MbrlHdpError, OSError) as error:
-            where = ", ".join(map(str, self.paths))
-            return render(Page("waiting", "Waiting for the first epoch", where, notes=[str(error)]), live=True)
+            where, why = ", ".join(map(str, self.paths)), str(error).replace(" and is left out", "")
+            return render(Page("waiting", "Waiting for the first epoch", where, notes=[why]), live=True)
 
 
 def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServer:

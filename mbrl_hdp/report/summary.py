@@ -18,10 +18,11 @@ from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
 from mbrl_hdp.inference.verdict import facts
 from mbrl_hdp.report.advice import Advice, advise
-from mbrl_hdp.report.effects import Effect, Names, effect_lines, effect_table, effects
+from mbrl_hdp.report.effects import Effect, Names, effects
 from mbrl_hdp.report.label_counts import Counted, count_labels
 from mbrl_hdp.report.sensor_noise import sensor_noise
 from mbrl_hdp.report.stays import StayFit, stay_fits
+from mbrl_hdp.report.summary_text import summary_text
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class FitSummary:
         search: what the structure search found, and which runs were not needed; empty without a search.
         equations: what every context does to each column, where the transition model can be written down.
         num_episodes: episodes of the data.
-        num_transitions: observed transitions of the data.
+        num_transitions: transitions of the data without missing values.
+        num_steps: all transitions of the data.
         truth: scores against the truth; None where it is unknown.
         seed: seed of the fit.
         wall_time_s: seconds that it took.
@@ -86,6 +88,9 @@ class FitSummary:
         duration: how long contexts last: name, phases of every context, what was compared; empty where nothing was
             learned.
         stays: how long contexts stay in the labels and under the model; empty without data.
+        row_concentration: pseudo-counts of the prior in every row of the chain; None where it has none.
+        few_components: how many principal components hold almost all variance of many columns; None where few columns
+            are given or they do not move together.
     """
 
     num_contexts: int
@@ -105,6 +110,7 @@ class FitSummary:
     levels: list[dict[str, Any]]
     num_episodes: int
     num_transitions: int
+    num_steps: int
     search: dict[str, Any]
     equations: list[list[str]]
     truth: Truth | None
@@ -120,6 +126,8 @@ class FitSummary:
     is_held_out: bool = False
     duration: dict[str, Any] = field(default_factory=dict)
     stays: list[StayFit] = field(default_factory=list)
+    row_concentration: float | None = None
+    few_components: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of summary.json; what is unknown is null."""
@@ -145,16 +153,7 @@ class FitSummary:
 
     def text(self) -> str:
         """Return the printed summary."""
-        blocks = [
-            _found(self),
-            _contexts(self),
-            _what_they_do(self),
-            _how_sure(self),
-            _levels(self),
-            _truth(self),
-            _what_to_change(self),
-        ]
-        return "\n\n".join("\n".join(block) for block in blocks if block)
+        return summary_text(self)
 
 
 def summarise(model: ContextModel, found: Analysis | None = None, names: Names | None = None) -> FitSummary:
@@ -171,21 +170,18 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
     )
     known = facts(model, found)
     truth = None if found is None else compare(model, found)
-    # A learned duration replaces the prior's chain, and with it the prior's pull.
-    pull = None if model.phases is not None else getattr(model.parts.prior.config, "row_concentration", None)
     return FitSummary(
         **known,
         initial=model.initial.tolist(),
         transition=model.transition.tolist(),
         log_likelihood=None if found is None else found.log_likelihood_per_step,
         levels=model.report.levels,
-        num_episodes=model.report.num_episodes if found is None else found.data.num_episodes,
-        search=model.report.search,
+        num_steps=known["num_transitions"] if found is None else int(found.data.is_step.sum()),
         equations=_equations(model, names),
         truth=truth,
         seed=model.report.seed,
         wall_time_s=model.report.fit_time_s,
-        advice=advise({**known, "row_concentration": pull}),
+        advice=advise(known),
         effects=[] if found is None else effects(model, found, names),
         remarks=[] if found is None else [*_holes(found), *sensor_noise(found, names.obs)],
         names=names,
@@ -234,145 +230,6 @@ def compare(model: ContextModel, found: Analysis) -> Truth | None:
         transition_error=transition_error(model.transition, counted, to_true),
         switch_delay=float(delays.mean()) if delays.size else None,
     )
-
-
-def _found(summary: FitSummary) -> list[str]:
-    contexts = _contexts_found(summary.num_contexts)
-    return [
-        f"{contexts} in {summary.num_transitions} steps of {summary.num_episodes} "
-        f"{'episode' if summary.num_episodes == 1 else 'episodes'} "
-        f"(at most {summary.max_contexts} were allowed; prior {summary.parts['prior']}, dynamics "
-        f"{summary.parts['dynamics']}, seed {summary.seed}, {summary.wall_time_s:.0f} s)",
-        f"How sure: {summary.advice.verdict}",
-    ]
-
-
-def _contexts_found(count: int) -> str:
-    return "1 context" if count == 1 else f"{count} contexts"
-
-
-def _contexts(summary: FitSummary) -> list[str]:
-    columns = "".join(f"{f'to {k}':>8}" for k in range(summary.num_contexts))
-    head = f"{'context':<8}{'share of time':>14}{'stays for':>14}{'in labels':>11}{'region':>8}"
-    lines = [f"{head}   next context:{columns}"]
-    for k in range(summary.num_contexts):
-        row = "".join(f"{value:>8.3f}" for value in summary.transition[k])
-        dwell = f"{summary.mean_dwell[k]:.1f} steps" if summary.mean_dwell[k] < 1e4 else "for ever"
-        share = summary.regions[k]
-        region = "-" if share is None else f"{share:.0%}"
-        counted = "-" if summary.counted is None else _steps(summary.counted.dwells[k].mean)
-        lines.append(f"{k:<8}{summary.stationary[k]:>14.1%}{dwell:>14}{counted:>11}{region:>8}   {'':>13}{row}")
-    if any(share is not None for share in summary.regions):
-        lines.append(
-            "region: how much of when a context is left follows from state and action; a hidden one is near 0 %"
-        )
-    return lines + _lasting(summary)
-
-
-def _steps(mean: float | None) -> str:
-    return "never left" if mean is None else f"{mean:.1f}"
-
-
-def _lasting(summary: FitSummary) -> list[str]:
-    """Return in words how long contexts last, where that was learned."""
-    found = summary.duration
-    if "sizes" not in found:
-        return []
-    sizes = ", ".join(map(str, found["sizes"]))
-    words = {
-        "minimum": f"at least {sizes} steps, then geometric",
-        "negative_binomial": f"negative binomial, {sizes} phases",
-    }.get(found["name"], f"{found['name']}, {sizes} phases")
-    gains = [f"{each['name']} {each['gain']:+.1f} (+- {each['error']:.1f})" for each in found["compared"][1:]]
-    compared = f"; gain over geometric on held-out episodes, in nats: {', '.join(gains)}" if gains else ""
-    return [f"stays: {'geometric' if found['name'] == 'geometric' else words}{compared}"]
-
-
-def _what_they_do(summary: FitSummary) -> list[str]:
-    lines: list[str] = []
-    if len(summary.effects) > 1:
-        effects = [*effect_lines(summary.effects), *effect_table(summary.effects, summary.names)]
-        lines += ["What each context does (linearised at the data):", *(f"  {line}" for line in effects)]
-    if summary.equations:
-        lines += ["What each context does in a step:"]
-        for number, equations in enumerate(summary.equations):
-            lines += [f"  context {number}", *(f"    {line}" for line in equations)]
-    return lines
-
-
-def _dropped_below(summary: FitSummary) -> str:
-    end = f"{summary.threshold:.1%}"
-    is_higher = summary.train_threshold is not None and summary.train_threshold > (summary.threshold or 0.0)
-    return f"{summary.train_threshold:.1%} while learning and {end} at the end" if is_higher else end
-
-
-def _largest_dropped(dropped: list[float]) -> str:
-    words = "the dropped slot has" if len(dropped) == 1 else f"largest of {len(dropped)} dropped slots"
-    return f"{words} {max(dropped):.2%}"
-
-
-def _how_sure(summary: FitSummary) -> list[str]:
-    dropped = [mass for slot, mass in enumerate(summary.slot_mass) if slot not in summary.slots]
-    scored = "held-out" if summary.is_held_out else "training (no episodes were held out)"
-    lines = ["What speaks for it:"]
-    if summary.threshold is not None:
-        lines.append(
-            f"  smallest kept share {min(summary.stationary):.1%}; "
-            + (f"{_largest_dropped(dropped)}; " if dropped else "no slot was dropped; ")
-            + f"slots below {_dropped_below(summary)} are dropped"
-        )
-    for number, run in enumerate(summary.runs, 1):
-        lines.append(
-            f"  run {number} ({_run_name(run)}): {_contexts_found(run['num_contexts'])}, {scored} log-likelihood per "
-            f"step {run['held_out_log_likelihood']:.3f}, prediction error {run['held_out_rmse']:.3f}"
-            + ("  <- taken" if run["taken"] else f", labels agree {run.get('agreement', math.nan):.2f}")
-        )
-    if summary.half_agreement:
-        listed = " and ".join(f"{value:.2f}" for value in summary.half_agreement)
-        lines.append(f"  labels agree {listed} with those of each half of the episodes, learned anew")
-    if summary.half_agreement or len(summary.runs) > 1:
-        lines.append("  (agreement: adjusted Rand index; 1: the same labels, 0: chance)")
-    if "num_contexts" in summary.search:
-        lines.append(f"  the structure search found {summary.search['num_contexts']} before these runs")
-    if summary.search.get("skipped"):
-        lines.append(f"  not needed: {', '.join(summary.search['skipped'])}; the runs above leave nothing to explain")
-    lines += [f"  refused: {words}" for words in summary.search.get("refused", [])]
-    if summary.certainty is not None:
-        lines.append(f"  mean posterior probability of the most likely context of a step: {summary.certainty:.3f}")
-    return lines + [f"  {remark}" for remark in summary.remarks]
-
-
-def _run_name(run: dict[str, Any]) -> str:
-    return f"{run['dynamics']}, {run['schedule']}" if "dynamics" in run else str(run["schedule"])
-
-
-def _levels(summary: FitSummary) -> list[str]:
-    """Return the tree of merges, one level a line."""
-    if len(summary.levels) < 2:
-        return []
-    lines = ["With fewer contexts, model.at_level(n) (evidence lost per step, in nats):"]
-    for level in summary.levels[1:]:
-        groups = "   ".join("+".join(map(str, group)) for group in level["groups"])
-        bound = "at most " if level["is_approximate"] else ""
-        lines.append(f"  {len(level['groups'])}: {bound}{level['loss']:.3f} (+- {level['error']:.3f})   {groups}")
-    return lines
-
-
-def _truth(summary: FitSummary) -> list[str]:
-    truth = summary.truth
-    if truth is None:
-        return []
-    delay = "no switches" if truth.switch_delay is None else f"{truth.switch_delay:.2f} steps"
-    lines = [
-        f"Against the {truth.num_contexts} true contexts in the data:",
-        f"  accuracy {truth.accuracy:.4f}; transition error {truth.transition_error:.4f}; switches seen after {delay}",
-        "  steps by learned (row) and true (column) context:",
-    ]
-    return lines + ["    " + "".join(f"{count:>9}" for count in row) for row in truth.confusion]
-
-
-def _what_to_change(summary: FitSummary) -> list[str]:
-    return ["If it looks wrong:", *(f"  - {line}" for line in summary.advice.suggestions)]
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,8 @@ from markupsafe import Markup, escape
 from matplotlib.ticker import MaxNLocator
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 12, 40
+# Wider charts shrink on the screen of a telephone, and their letters grow in turn.
+_NARROW = 400
 _ROOM = 0.06
 
 Numbers = Sequence[float | None]
@@ -81,7 +83,8 @@ def chart(lines: Sequence[Line], axes: Axes) -> Markup:
     )
     parts = [_grid(frame), *(_drawn(line, frame) for line in lines)]
     size = f'viewBox="0 0 {axes.width} {axes.height}" width="{axes.width}" height="{axes.height}"'
-    head = Markup(f'<svg class="chart" {size} role="img" aria-label="{escape(axes.title)}">')
+    kind = "chart wide" if axes.width > _NARROW else "chart"
+    head = Markup(f'<svg class="{kind}" {size} role="img" aria-label="{escape(axes.title)}">')
     return head + Markup("").join(parts) + Markup("</svg>")
 
 

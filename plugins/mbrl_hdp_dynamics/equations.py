@@ -79,11 +79,12 @@ def _text(term: Term, names: list[str], shift: np.ndarray, spread: np.ndarray) -
     for factor in term:
         name = names[factor.column]
         if factor.kind == "hinge":
-            name = f"max({name} - {_knot(factor, shift, spread):.4g}, 0)"
+            knot = _knot(factor, shift, spread)
+            name = f"max({name} {'-' if knot >= 0 else '+'} {abs(knot):.4g}, 0)"
         elif factor.kind != "x":
             name = f"{factor.kind}({name})" if factor.number == 1.0 else f"{factor.kind}({factor.number:.4g} {name})"
         powers[name] = powers.get(name, 0) + 1
-    return " ".join(name if power == 1 else f"{name}^{power}" for name, power in powers.items())
+    return " * ".join(name if power == 1 else f"{name}^{power}" for name, power in powers.items())
 
 
 def _sum(texts: list[str], values: Float[np.ndarray, "M D"], change: Float[np.ndarray, " M"], noise: float) -> str:

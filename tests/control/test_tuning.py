@@ -103,6 +103,7 @@ def test_the_same_seed_leads_to_the_same_choice_and_it_survives_a_checkpoint(aff
     again = tuning.Tuning(**json.loads(json.dumps(dataclasses.asdict(one))))
     assert again.apply(config) == one.apply(config)
     assert f"| {one.rows[0]['horizon']} |" in one.markdown()
+    assert "episodes of 1 step on" in dataclasses.replace(one, num_steps=1).markdown()
 
 
 def test_a_saved_choice_cannot_set_anything_else():

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ import mbrl_hdp
 from mbrl_hdp.cli import main
 from mbrl_hdp.doctor import Finding
 from mbrl_hdp.errors import ConfigError, PluginError
-from mbrl_hdp.experiments import metrics
+from mbrl_hdp.experiments import loop, metrics
 from mbrl_hdp.experiments.metrics import RunLog
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.settings_help import completions, settings_of
 from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.inference.progress import FitProgress, PlainLines
+from mbrl_hdp.inference.progress import POLISH, FitProgress, PlainLines
 from mbrl_hdp.inference.saving import load
 from mbrl_hdp.types import TaskSpec
 
@@ -66,6 +67,42 @@ class TestProgress:
             "run 1/1 (pooled)  contexts found 2",
             "last checks: halves of the episodes, and fewer contexts",
         ]
+
+    def test_the_polish_is_not_counted_as_a_run(self, capsys):
+        with FitProgress(10, 100, True, Console(file=io.StringIO())) as bar:
+            bar.start_run("search", 10)
+            bar.end_run(2, 10, False)
+            bar.start_run(POLISH, 10)
+            bar.end_run(2, 10, False)
+        assert capsys.readouterr().out.splitlines()[:2] == [
+            "run 1/10 (search)  contexts found 2",
+            "polish  contexts found 2",
+        ]
+
+    def test_who_asks_is_told_every_step_of_a_fit(self, capsys):
+        told = []
+        with FitProgress(3, 100, False, tell=told.append) as bar:
+            report = bar.start_run("search", 10)
+            report(3, 1.5, 4)
+        assert told == ["run 1/3 (search) step 4/10", "last checks"]
+        assert capsys.readouterr().out == ""
+
+    def test_a_training_says_which_part_of_learning_is_under_way(self, monkeypatch):
+        for name in ("model_parts", "fit_config"):
+            monkeypatch.setattr(loop, name, lambda *_, **__: {})
+        monkeypatch.setattr(loop, "training_data", lambda _: SimpleNamespace(num_episodes=7))
+        monkeypatch.setattr(loop, "calibrate_alarm", lambda _: None)
+        monkeypatch.setattr(loop, "fit", lambda _, progress, **__: progress("run 1/3 (search) step 4/10"))
+        run = SimpleNamespace(
+            agent=SimpleNamespace(spec=SimpleNamespace(needs_model=True)),
+            config=SimpleNamespace(max_contexts=2, seed=0, device="cpu"),
+            task=SimpleNamespace(dt=None),
+            **{"budget": None, "model": None, "registry": None, "use_model": lambda _: None},
+        )
+        said = []
+        assert loop.update_model(run, 0, SimpleNamespace(says=said.append))
+        words = "epoch 0: learning the contexts of 7 episodes"
+        assert said == [words, f"{words}, run 1/3 (search) step 4/10"]
 
     def test_a_line_when_a_part_begins_and_every_ten_seconds(self, capsys, monkeypatch):
         now = 0.0

@@ -12,6 +12,7 @@ from mbrl_hdp.inference.search.features import Factor
 from mbrl_hdp.inference.terms import read_term, term_text
 from mbrl_hdp.testing import check_dynamics
 from mbrl_hdp.types import TaskSpec
+from mbrl_hdp_dynamics.equations import _text as equation_text
 from mbrl_hdp_dynamics.regression import PRIOR_SHAPE, regress
 from mbrl_hdp_dynamics.sparse import SparseConfig, build_sparse
 
@@ -159,8 +160,8 @@ def test_equations_are_those_of_the_data():
         [" ".join(word for word in line.split() if not word.replace(".", "").isdigit()) for line in lines]
         for lines in words
     ]
-    assert texts[0] == ["change of a = b", "change of b = sin(a)", "change of c = a b"]
-    assert texts[1] == ["change of a = - b", "change of b = sin(a) + u", "change of c = - + a b"]
+    assert texts[0] == ["change of a = b", "change of b = sin(a)", "change of c = a * b"]
+    assert texts[1] == ["change of a = - b", "change of b = sin(a) + u", "change of c = - + a * b"]
     np.testing.assert_allclose(numbers[0], [0.1, 0.3, 0.1], atol=2e-3)
     np.testing.assert_allclose(numbers[1], [0.1, 0.3, 0.2, 0.5, 0.1], atol=2e-3)
 
@@ -210,3 +211,10 @@ def test_wrong_rows_are_refused():
         dynamics.predict(obs[:, :2], act, torch.zeros(4, dtype=torch.long))
     with pytest.raises(DataError, match=r"\[0, 3\)"):
         dynamics.predict(obs, act, torch.full((4,), 3))
+
+
+@pytest.mark.parametrize(("knot", "text"), [(-1.0, "max(cab speed + 2, 0)"), (1.5, "max(cab speed - 3, 0)")])
+def test_knots_are_written_without_two_signs(knot, text):
+    factors = (Factor(0, "hinge", knot), Factor(1))
+    written = equation_text(factors, ["cab speed", "motor current"], np.zeros(2), np.full(2, 2.0))
+    assert written == f"{text} * motor current"

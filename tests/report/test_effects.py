@@ -35,9 +35,9 @@ def linear_model(gains, drifts):
     return model
 
 
-def simulated(gains, drifts, seed=0, noise=0.02):
+def simulated(gains, drifts, seed=0, noise=0.02, mean_act=0.0):
     rng = np.random.default_rng(seed)
-    obs, act, context = np.zeros((5, 201, 2)), rng.normal(size=(5, 200, 2)), np.zeros((5, 200), int)
+    obs, act, context = np.zeros((5, 201, 2)), rng.normal(mean_act, 1, size=(5, 200, 2)), np.zeros((5, 200), int)
     context[:, 120:] = 1
     for t in range(200):
         k = context[:, t]
@@ -74,6 +74,18 @@ def test_a_drift_is_named():
     words = [word for effect in found for word in effect.words if "usual one" not in word]
     assert words
     assert words[0].startswith("speed changes by 2 a step")
+
+
+def test_a_drift_that_follows_from_another_gain_is_not_told_twice():
+    """A valve that is 50 % open on average and acts with a fifth of its effect changes the drift as well."""
+    gains = np.stack([GAIN, GAIN * [0.2, 1.0]])
+    model = linear_model(gains, np.zeros((2, 2)))
+    model.dynamics.raw_log_std.data.fill_(-2.0)
+    found = effects(model, model.analyse(simulated(gains, np.zeros((2, 2)), mean_act=4.0)), NAMES)
+    assert abs(found[0].drift[0] - found[1].drift[0]) > 1.0
+    words = [word for effect in found for word in effect.words if "usual one" not in word]
+    assert len(words) == 1
+    assert words[0].startswith("motor acts with")
 
 
 @pytest.mark.parametrize(("process", "sensor", "wanted"), [(0.3, 0.0, 0.0), (0.02, 0.3, -0.5), (0.2, 0.2, -1 / 3)])

@@ -1,6 +1,7 @@
 """Summary and figures of models whose truth is known."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from matplotlib.image import imread
 
 from mbrl_hdp import FitConfig, Trajectories, fit
 from mbrl_hdp.inference.verdict import slot_mass
+from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.figures import save_figures, transition_figure
 from mbrl_hdp.report.fit_report import write_fit_report
 from mbrl_hdp.report.palette import context_colours
 from mbrl_hdp.report.summary import compare, summarise
+from mbrl_hdp.report.summary_text import _levels
 
 
 def small_model(max_contexts=3, num_episodes=6, seed=0):
@@ -62,6 +65,28 @@ def test_summary_tells_the_models_own_numbers(fitted):
     assert "How sure: " in text
     assert "If it looks wrong:" in text
     assert text.count("log-likelihood per step") == 2
+    assert text.count("of the data learned from; no episodes were held out)") == 1
+
+
+def test_confusion_names_its_rows_and_columns(fitted):
+    model, data = fitted
+    known = model.analyse(with_truth(model, data))
+    words = ("pump is worn out", "normal", "stuck")
+    summary = summarise(model, known, Names(["a", "b"], [], contexts=words))
+    lines = summary.text().split("steps by learned (row) and true (column) context:\n")[1].splitlines()
+    num_true = len(summary.truth.confusion[0])
+    assert lines[0].split("  ")[-1].strip() == words[num_true - 1]
+    for k, row in enumerate(summary.truth.confusion):
+        assert lines[1 + k].split() == ["context", str(k), *map(str, row)]
+        assert len(lines[1 + k]) == len(lines[0])
+    assert f"true {num_true - 1}" in summarise(model, known).text()
+
+
+def test_without_switches_no_delay_is_told(fitted):
+    model, data = fitted
+    context = np.where(data.is_step, 0, -1)
+    still = Trajectories(data.obs, lengths=data.lengths, context=context)
+    assert "; no switches\n" in summarise(model, model.analyse(still)).text()
 
 
 def test_json_is_strict_and_whole(fitted, tmp_path):
@@ -103,7 +128,8 @@ def test_one_context_one_episode_missing_samples(tmp_path):
     obs = np.cumsum(np.random.default_rng(3).normal(size=(1, 13, 2)), 1)
     obs[0, 4] = np.nan
     text = write_fit_report(model, model.analyse(Trajectories(obs, allow_missing=True)), tmp_path)
-    assert text.startswith("1 context in 10 steps of 1 episode ")
+    assert text.startswith("1 context in 12 steps of 1 episode ")
+    assert "\nNote: 2 steps have missing values; 0 of them inform through the values that are there\n" in text
     assert (tmp_path / "contexts.png").stat().st_size > 0
 
 
@@ -115,3 +141,10 @@ def test_many_slots(tmp_path):
     save_figures(model, model.analyse(data), summary, tmp_path)
     assert len(context_colours(40)) == 40
     assert len(set(context_colours(7))) == 7
+
+
+@pytest.mark.parametrize(("num_episodes", "line"), [(1, "  1: 1.188   0+1"), (9, "  1: 1.188 (+- 0.200)   0+1")])
+def test_a_single_episode_has_no_error_of_a_mean(num_episodes, line):
+    merged = {"groups": [[0, 1]], "loss": 1.188, "error": 0.2, "is_approximate": False}
+    summary = SimpleNamespace(levels=[{"groups": [[0], [1]]}, merged], num_episodes=num_episodes)
+    assert _levels(summary)[1] == line

@@ -23,8 +23,8 @@ from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.report.curves import read_run
 from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.fit_report import write_fit_report
-from mbrl_hdp.report.html import render, write_page
-from mbrl_hdp.report.live import make_server
+from mbrl_hdp.report.html import render, save_page, write_page
+from mbrl_hdp.report.live import LivePage, make_server
 from mbrl_hdp.report.page_charts import metric_curve
 from mbrl_hdp.report.page_data import gather
 
@@ -245,7 +245,24 @@ def test_a_live_page_follows_the_run_for_this_machine_only(sweep, tmp_path):
             thread.join()
 
 
+def test_a_live_page_of_a_run_before_its_first_epoch_waits(sweep, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(sweep / "0" / "config.yaml", run)
+    text = LivePage([run]).html()
+    assert "Waiting for the first epoch" in text
+    assert f"{run} has not finished its first epoch</p>" in text
+
+
 class TestInTheBrowser:
+    def test_charts_fit_on_a_telephone(self, browser, sweep, tmp_path):
+        run = shutil.copytree(sweep / "0", tmp_path / "run")
+        (run / "summary.json").unlink()
+        browser.open(save_page(gather([run]), tmp_path / "run.html").as_uri(), width=500)
+        across = "Math.max(...[...document.querySelectorAll('.chart')].map((c) => c.getBoundingClientRect().right))"
+        assert browser.run("return document.querySelectorAll('.chart.wide').length") > 0
+        assert browser.run(f"return {across}") <= browser.run("return innerWidth")
+
     def test_a_fit(self, browser, fitted, tmp_path):
         browser.open((fitted / "report.html").as_uri())
         assert browser.run("return document.title").endswith("mbrl-hdp")

@@ -29,6 +29,17 @@ def fitted():
     return mbrl_hdp.fit(frame, dynamics="linear", max_contexts=2, config=QUICK, progress=False), frame
 
 
+def test_a_model_takes_what_fit_takes(fitted):
+    model, frame = fitted
+    episode = frame[frame["episode"] == 1]
+    obs, act = episode[["obs_a", "obs_b", "obs_c"]].to_numpy(), episode[["act_u"]].to_numpy()
+    wanted = model.most_likely(frame)[1]
+    assert model.most_likely({"observations": obs, "actions": act[:-1]})[0].tolist() == wanted.tolist()
+    assert model.filter([(obs, act[:-1])]).shape == (1, 19, model.num_contexts)
+    with pytest.raises(DataError, match="cannot read trajectories from float"):
+        model.smooth(1.5)
+
+
 def test_the_package_names_the_module_that_draws_a_model():
     assert model_views() is views
     names = [name for name, value in vars(ModelViews).items() if inspect.isfunction(value) and name[0] != "_"]
