@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -266,13 +267,14 @@ def compose_job(overrides: list[str], name: str) -> DictConfig:
         ConfigError: naming the key or group and the nearest valid names.
     """
 
-    def composed(lines: list[str]) -> DictConfig:
-        return compose(config_name=name, overrides=lines)
+    @lru_cache
+    def composed(*lines: str) -> DictConfig:
+        return compose(config_name=name, overrides=list(lines))
 
     try:
-        config = composed(overrides)
+        config = composed(*overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error, overrides, composed)) from error
+        raise ConfigError(explain(error, overrides, lambda lines: composed(*lines))) from error
     check_device(_typed(config, name).device)
     return config
 
