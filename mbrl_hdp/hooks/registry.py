@@ -233,8 +233,8 @@ def installed_sources() -> list[PluginSource]:
     """Return the plugins of all installed distributions, not imported yet."""
     sources = {}
     for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
         for entry in distribution.entry_points.select(group=NAMESPACE):
-            name = distribution.metadata["Name"]  # parsed only where it is needed: there are hundreds
             # A distribution can be seen twice (editable install and its folder on sys.path): count it once.
             sources[entry.name, name] = PluginSource(entry.name, name, distribution.version, entry.load)
     return list(sources.values())
