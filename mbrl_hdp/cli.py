@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -18,8 +17,6 @@ from mbrl_hdp.endings import ending, noted_signals
 from mbrl_hdp.errors import MbrlHdpError, did_you_mean
 
 if TYPE_CHECKING:
-    from mbrl_hdp.doctor import Finding
-    from mbrl_hdp.experiments.reproduce import ReproduceOptions
     from mbrl_hdp.experiments.sweep import JobOutcome
 
 _FIT_WORDS = (
@@ -318,7 +315,7 @@ def doctor(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--all", action="store_true", help="also a row for everything that is fine")
     options = parser.parse_args(words)
-    from mbrl_hdp.doctor import examine, is_healthy
+    from mbrl_hdp.doctor import examine, health, is_healthy
 
     findings = examine()
     if options.json:
@@ -328,124 +325,18 @@ def doctor(words: list[str]) -> int:
 
         shown = [finding for finding in findings if options.all or finding.status != "ok"]
         rows = [[finding.status, finding.what, finding.found, finding.advice] for finding in shown]
-        print(_health(findings) + ("" if options.all else "; --all lists everything"))
+        print(health(findings) + ("" if options.all else "; --all lists everything"))
         print_table("mbrl-hdp doctor", ["status", "what", "found", "what to do"], rows)
     return 0 if is_healthy(findings) else 1
 
 
-def _health(findings: Sequence[Finding]) -> str:
-    """Return one line: what is wrong, what is only optional, and that the rest is fine."""
-    counts = Counter(finding.status for finding in findings)
-    failed, differs = counts["missing"], counts["differs"]
-    words = "Nothing is missing" if not failed else f"{failed} {'part is' if failed == 1 else 'parts are'} missing"
-    words += f": {counts['ok']} {'check is' if counts['ok'] == 1 else 'checks are'} fine"
-    words += f", {differs} {'differs' if differs == 1 else 'differ'} from what was tested" if differs else ""
-    optional = counts["optional"]
-    parts = "optional part is" if optional == 1 else "optional parts are"
-    return words + (f", {optional} {parts} not installed" if optional else "")
-
-
 def reproduce(words: list[str]) -> int:
     """Run what is missing or stale of a study of the paper, ours beside its numbers; --stale only lists it."""
+    from mbrl_hdp.report.reproduce_command import add_options, run
+
     parser = _parser("reproduce", reproduce)
-    parser.add_argument("name", nargs="?", help="a study, or all; --list shows them")
-    parser.add_argument("--list", action="store_true", help="list the studies and run nothing")
-    parser.add_argument(
-        "--stale", action="store_true", help="list what is out of date and run nothing; exit code 1 if anything is"
-    )
-    parser.add_argument("--page", action="store_true", help="only write the pages from the finished cells")
-    parser.add_argument("--missing", action="store_true", help="run only what was never run; leave stale cells")
-    parser.add_argument(
-        "--confirm",
-        type=int,
-        default=0,
-        metavar="N",
-        help="run only N of the cells that are stale by code; if their results are the same, keep the others",
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", help="run these seeds instead of the study's own")
-    parser.add_argument("--sizes", type=int, nargs="+", help="run only these max_contexts")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="SETTING=VALUE",
-        help="run only these cells, as in agent=C-CEM,C-SAC task=drone",
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, one thread each, with --on local")
-    parser.add_argument(
-        "--on", default="local", choices=["local", "ray"], help="run the cells on this machine or on a Ray cluster"
-    )
-    parser.add_argument("--budget", metavar="90m", help="start no cell that would not end within this time (s, m, h)")
-    parser.add_argument(
-        "--profile", choices=["full", "smoke"], default="full", help="smoke: tiny cells, to see that it works"
-    )
-    parser.add_argument("--quick", action="store_const", const="smoke", dest="profile", help=argparse.SUPPRESS)
-    parser.add_argument("--out", default="docs/results", help="folder of the pages and the finished cells")
-    parser.add_argument(
-        "--readme", action="store_true", help="write the tables of README.md and docs/results/README.md anew"
-    )
-    options = parser.parse_args(words)
-    if options.name is None and not (options.stale or options.list or options.readme):
-        raise MbrlHdpError("which study? name one, or all, as in `mbrl-hdp reproduce table1`; --list shows them")
-    from mbrl_hdp.runtime import configure
-
-    configure()
-    from mbrl_hdp.experiments.cells import seconds_of
-    from mbrl_hdp.experiments.reproduce import FIGURES, ReproduceOptions, listing, only_of
-    from mbrl_hdp.experiments.reproduce import reproduce as run_studies
-
-    if options.list:
-        from mbrl_hdp.report.tables import print_table
-
-        print_table("Studies", ["study", "cells", "max_contexts", "title"], listing())
-        return 0
-    if options.readme and options.name is None:
-        return _write_readme(Path(options.out))
-
-    asked = ReproduceOptions(
-        options.seeds,
-        options.jobs,
-        options.profile == "smoke",
-        Path(options.out),
-        options.sizes,
-        options.page,
-        only_of(options.only),
-        options.missing,
-        options.confirm,
-        options.on,
-        seconds_of(options.budget),
-    )
-    if options.stale:
-        return _list_stale(options.name or "all", asked)
-    for page in run_studies(options.name, asked):
-        if page.drawings:
-            from mbrl_hdp.report.study_figures import save_drawings
-
-            save_drawings(page.drawings, page.path.parent / FIGURES)
-        print(page.path)
-    return _write_readme(Path(options.out)) if options.readme else 0
-
-
-def _write_readme(folder: Path) -> int:
-    """Write the tables of all studies; README.md is that of the folder above docs/results."""
-    from mbrl_hdp.experiments.overview import write_tables
-
-    for path in write_tables(folder, folder.absolute().parents[1]):
-        print(path)
-    return 0
-
-
-def _list_stale(name: str, asked: ReproduceOptions) -> int:
-    """Print the cells of studies by state; return 1 if any is not up to date."""
-    from mbrl_hdp.experiments.reproduce import stale
-    from mbrl_hdp.experiments.studies.study import STATES
-    from mbrl_hdp.report.tables import print_table
-
-    rows, changes = stale(name, asked)
-    print_table("Cells by state", ["study", "cells", *STATES], rows)
-    for line in changes:
-        print(f"changed: {line}")
-    return 0 if all(row[1] == row[2] for row in rows) else 1
+    add_options(parser)
+    return run(parser.parse_args(words))
 
 
 def _complete(words: list[str]) -> int:

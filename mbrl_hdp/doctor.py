@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,29 +32,26 @@ _FRAGILE = {
     "pyro-ppl": "pyro",
 }
 
+_PLAIN = "pip install --no-deps"
 _EXTRAS = {
     "gym_pybullet_drones": (
         "the drone on the original simulator (backend=gym_pybullet_drones); the default backend needs only pybullet",
         "it is on no package index: clone github.com/utiasDSL/gym-pybullet-drones, then in its folder `pip install "
         "'setuptools<81' transforms3d && pip install --no-deps .`",
     ),
-    "hydra_plugins.hydra_ray_launcher": (
-        "sweeps with Ray (hydra/launcher=ray)",
-        "pip install --no-deps -r requirements-ray.lock",
-    ),
+    **{
+        f"hydra_plugins.hydra_{name}_launcher": (f"sweeps {where} (hydra/launcher={launcher})", f"{_PLAIN} {packages}")
+        for name, where, launcher, packages in (
+            ("ray", "with Ray", "ray", "-r requirements-ray.lock"),
+            ("joblib", "on all cores", "joblib", "hydra-joblib-launcher==1.2.0 joblib"),
+            ("submitit", "on SLURM", "submitit_slurm", "hydra-submitit-launcher==1.2.0 submitit"),
+        )
+    },
     "onnxruntime": ("`mbrl-hdp export` (with onnx)", "pip install 'mbrl-hdp[onnx]'"),
     "aiohttp": ("`mbrl-hdp serve`", "pip install 'mbrl-hdp[serve]'"),
-    "hydra_plugins.hydra_joblib_launcher": (
-        "sweeps on all cores (hydra/launcher=joblib)",
-        "pip install --no-deps hydra-joblib-launcher==1.2.0 joblib",
-    ),
-    "hydra_plugins.hydra_submitit_launcher": (
-        "sweeps on SLURM (hydra/launcher=submitit_slurm)",
-        "pip install --no-deps hydra-submitit-launcher==1.2.0 submitit",
-    ),
-    "wandb": ("tracker=wandb", "pip install --no-deps -r requirements-extras.lock"),
-    "mlflow": ("tracker=mlflow", "pip install --no-deps -r requirements-extras.lock"),
-    "minari": ("Minari datasets in and out", "pip install --no-deps -r requirements-extras.lock"),
+    "wandb": ("tracker=wandb", f"{_PLAIN} -r requirements-extras.lock"),
+    "mlflow": ("tracker=mlflow", f"{_PLAIN} -r requirements-extras.lock"),
+    "minari": ("Minari datasets in and out", f"{_PLAIN} -r requirements-extras.lock"),
     "gpytorch": ("agent=gpmm", "pip install 'mbrl-hdp[baselines]'"),
     "sb3_contrib": ("agent=rnn_ppo, rnn_ppo_plain, sac_stack", "pip install 'mbrl-hdp[baselines]'"),
 }
@@ -72,6 +70,18 @@ class Finding:
 def is_healthy(findings: Sequence[Finding]) -> bool:
     """Return whether nothing that is needed is missing."""
     return all(finding.status != "missing" for finding in findings)
+
+
+def health(findings: Sequence[Finding]) -> str:
+    """Return one line: what is wrong, what is only optional, and that the rest is fine."""
+    counts = Counter(finding.status for finding in findings)
+    failed, differs = counts["missing"], counts["differs"]
+    words = "Nothing is missing" if not failed else f"{failed} {'part is' if failed == 1 else 'parts are'} missing"
+    words += f": {counts['ok']} {'check is' if counts['ok'] == 1 else 'checks are'} fine"
+    words += f", {differs} {'differs' if differs == 1 else 'differ'} from what was tested" if differs else ""
+    optional = counts["optional"]
+    parts = "optional part is" if optional == 1 else "optional parts are"
+    return words + (f", {optional} {parts} not installed" if optional else "")
 
 
 def examine() -> list[Finding]:

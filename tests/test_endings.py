@@ -73,22 +73,46 @@ def test_a_signal_inside_a_kernel_is_still_that_signal(number):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+# The real program, but for a file that says that it is in the middle of the gradient steps.
+FIT = """
+import sys
+from pathlib import Path
+from mbrl_hdp.cli import main
+from mbrl_hdp.inference.trainer import Trainer
+
+mark, real, calls = Path(sys.argv[1]), Trainer._descend, []
+
+def descend(*args):
+    calls.append(1)
+    if len(calls) == 20:
+        mark.touch()
+    return real(*args)
+
+Trainer._descend = descend
+sys.exit(main(sys.argv[2:]))
+"""
+
+
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "SIGTERM")])
 def test_a_fit_that_is_ended_says_one_line(number, word, tmp_path):
+    folder, mark = tmp_path / "work", tmp_path / "mark"
+    folder.mkdir()
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "data.npz", obs=rng.normal(size=(30, 60, 3)).cumsum(1))
-    words = ["fit", "data.npz", "max_contexts=5", "fit.num_steps=100000", "out=out"]
+    np.savez(folder / "data.npz", obs=rng.normal(size=(30, 60, 3)).cumsum(1))
+    words = ["fit", "data.npz", "max_contexts=5", "fit.start=random", "fit.num_steps=100000", "out=out"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "mbrl_hdp", *words], cwd=tmp_path, text=True, stderr=subprocess.PIPE,
+        [sys.executable, "-c", FIT, str(mark), *words], cwd=folder, text=True, stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    time.sleep(12.0)  # past the imports: in the middle of the gradient steps
+    until = time.monotonic() + 120.0
+    while not mark.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
     process.send_signal(number)
     text = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + number
     assert len(text.strip().splitlines()) == 1, text
     assert word in text
-    assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
+    assert [path.name for path in folder.iterdir()] == ["data.npz"]
 
 
 def test_output_that_cannot_be_written_is_one_line(tmp_path):

@@ -11,6 +11,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -96,13 +97,13 @@ def _nested(path: Path, _: random.Random) -> None:
     path.write_text("[" * 100_000)
 
 
-def _other(run: Path) -> Spoil:
-    """Swap in the same file of another run."""
+def _other(make: Callable[[int], Path]) -> Spoil:
+    """Swap in the same file of another run; it is made when it is first needed."""
 
     def spoil(path: Path, _: random.Random) -> None:
         names = path.parts
         start = next(i for i, part in enumerate(names) if part.startswith(("run_", "fit_")))
-        shutil.copy2(run.joinpath(*names[start + 1 :]), path)
+        shutil.copy2(make(1).joinpath(*names[start + 1 :]), path)
 
     return spoil
 
@@ -140,7 +141,7 @@ def _run_damages(material: Material, agent: str) -> Iterator[Damage]:
     for file in files:
         for name, spoil in _GENERAL:
             yield Damage(RUN, agent, file, name, spoil)
-        yield Damage(RUN, agent, file, "from a run with another seed", _other(material.run(agent, 1)))
+        yield Damage(RUN, agent, file, "from a run with another seed", _other(partial(material.run, agent)))
         if file.startswith(_CHECKPOINT):
             yield Damage(RUN, agent, file, "from another epoch", _other_epoch)
         if file.endswith(".safetensors"):
@@ -168,7 +169,7 @@ def _export_damages(material: Material, agent: str) -> Iterator[Damage]:
     for file in [name for name in _FILES[EXPORT] if (material.run(agent) / name).is_file()]:
         for name, spoil in _GENERAL[:10]:
             yield Damage(EXPORT, agent, file, name, spoil)
-        yield Damage(EXPORT, agent, file, "from a run with another seed", _other(material.run(agent, 1)))
+        yield Damage(EXPORT, agent, file, "from a run with another seed", _other(partial(material.run, agent)))
         if file.endswith(".safetensors"):
             yield Damage(EXPORT, agent, file, "a tensor of NaN", _not_a_number)
 
@@ -177,7 +178,7 @@ def _model_damages(material: Material) -> Iterator[Damage]:
     for file in [name for name in _FILES[MODEL] if (material.fit() / name).is_file()]:
         for name, spoil in _GENERAL[:11]:
             yield Damage(MODEL, "", file, name, spoil)
-        yield Damage(MODEL, "", file, "from another fit", _other(material.fit(1)))
+        yield Damage(MODEL, "", file, "from another fit", _other(material.fit))
         if file.endswith(".safetensors"):
             yield Damage(MODEL, "", file, "a tensor of NaN", _not_a_number)
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, che
 from mbrl_hdp.experiments.explain import explain, parse_overrides
 from mbrl_hdp.experiments.fit_settings import TrainFitConfig, UpdateConfig, check_fit
 from mbrl_hdp.experiments.trackers import TENSORBOARD, TRACKERS, check_tracker
-from mbrl_hdp.hooks import KINDS, Registry, load_registry
+from mbrl_hdp.hooks import KINDS, PluginSpec, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.runtime import RuntimeConfig
@@ -141,8 +142,14 @@ def config_dir() -> Path:
     raise ConfigError(f"conf/{CONFIG_NAME}.yaml is missing from the installation of mbrl_hdp; reinstall it")
 
 
+_registered: list[tuple[str, PluginSpec[Any], str]] = []
+
+
 def register_configs(registry: Registry) -> None:
     """Put the schema and every plugin's settings into Hydra's ConfigStore, so that `prior=mine` needs no YAML."""
+    wanted = [(plugin.kind, plugin.spec, plugin.source.package) for plugin in registry.all()]
+    if wanted and wanted == _registered:
+        return  # it takes a tenth of a second
     store = ConfigStore.instance()
     for name, schema in _SCHEMAS.items():
         store.store(name=f"{name}_schema", node=schema, provider="mbrl_hdp")
@@ -150,13 +157,9 @@ def register_configs(registry: Registry) -> None:
         store.repo.pop(group, None)  # a second registry in one process must not inherit the first one's names
     if not registry.names("planner"):
         store.store(group="planner", name="none", node={}, provider="mbrl_hdp")  # so that ~planner works
-    for plugin in registry.all():
-        store.store(
-            group=_GROUPS[plugin.kind],
-            name=plugin.spec.name,
-            node=_named(plugin.spec.name, plugin.spec.config),
-            provider=plugin.source.package,
-        )
+    for kind, spec, package in wanted:
+        store.store(group=_GROUPS[kind], name=spec.name, node=_named(spec.name, spec.config), provider=package)
+    _registered[:] = wanted
 
 
 def _env_name(*, _parent_: DictConfig) -> str:
@@ -264,13 +267,14 @@ def compose_job(overrides: list[str], name: str) -> DictConfig:
         ConfigError: naming the key or group and the nearest valid names.
     """
 
-    def composed(lines: list[str]) -> DictConfig:
-        return compose(config_name=name, overrides=lines)
+    @lru_cache
+    def composed(*lines: str) -> DictConfig:
+        return compose(config_name=name, overrides=list(lines))
 
     try:
-        config = composed(overrides)
+        config = composed(*overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error, overrides, composed)) from error
+        raise ConfigError(explain(error, overrides, lambda lines: composed(*lines))) from error
     check_device(_typed(config, name).device)
     return config
 

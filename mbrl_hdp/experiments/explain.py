@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hydra.core.config_loader import ConfigLoader
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -41,7 +41,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 
 def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str:
-    """Return which override is wrong and what would be right."""
+    """Return which override is wrong and what would be right; `compose` is asked for the same lines more than once."""
     groups = _groups(compose)
     base = _base_config(overrides, groups, compose)
     parsed = parse_overrides(overrides)
@@ -51,7 +51,7 @@ def explain(error: Exception, overrides: Sequence[str], compose: Compose) -> str
         if message:
             return message
     for override in parsed:
-        if not _composes(override, groups, overrides, compose):
+        if len(parsed) == 1 or not _composes(override, groups, overrides, compose):
             return f"{override.input_line}: {_first_lines(error)}"
     return _first_lines(error)
 
@@ -61,9 +61,11 @@ def _groups(compose: Compose) -> dict[str, list[str]]:
 
     Presets (`experiment`) write into the whole configuration, so they are no key of it.
     """
-    loader: ConfigLoader = GlobalHydra.instance().config_loader()
-    names = loader.get_group_options("", results_filter=ObjectType.GROUP)
-    groups = {name: loader.get_group_options(name) for name in names if not name.startswith("hydra")}
+    loader = GlobalHydra.instance().config_loader()
+    assert isinstance(loader, ConfigLoaderImpl)
+    found = loader.repository  # the loader's own methods copy all of it for every question
+    names = found.get_group_options("", ObjectType.GROUP)
+    groups = {name: found.get_group_options(name, ObjectType.CONFIG) for name in names if not name.startswith("hydra")}
     try:
         defaults = compose([])
     except (HydraException, OmegaConfBaseException):
@@ -71,8 +73,8 @@ def _groups(compose: Compose) -> dict[str, list[str]]:
     known = {*defaults, *(("experiment",) if "env" in defaults else ())}
     groups = {name: options for name, options in groups.items() if name in known}
     for name in list(groups):
-        for inner in loader.get_group_options(name, results_filter=ObjectType.GROUP):
-            options = loader.get_group_options(f"{name}/{inner}")
+        for inner in found.get_group_options(name, ObjectType.GROUP):
+            options = found.get_group_options(f"{name}/{inner}", ObjectType.CONFIG)
             if OmegaConf.select(defaults, f"{name}.{inner}") is not None:
                 groups[f"{name}/{inner}"] = options  # a key of its own, as in env/budgets=drone
             else:

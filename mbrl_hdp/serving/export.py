@@ -100,15 +100,8 @@ def _words(served: Served, files: dict[str, str], beside: str | None) -> dict[st
     versions = {name: importlib.metadata.version(name) for name in ("mbrl-hdp", "onnx", "numpy", "torch")}
     return {
         "schema_version": SCHEMA_VERSION,
-        "source": served.source.name,
         "files": files,
-        "obs_dim": served.obs_dim,
-        "act_dim": served.act_dim,
-        "dt": served.dt,
-        "num_contexts": None if model is None else model.num_contexts,
-        "initial": None if model is None else model.initial.tolist(),
-        "transition": None if model is None else model.transition.tolist(),
-        "stationary": None if model is None else model.stationary.tolist(),
+        **served.description(),
         "dynamics": None if model is None else model.parts.dynamics.name,
         "agent": served.agent_name,
         "policy_input": beside if policy is not None else None,

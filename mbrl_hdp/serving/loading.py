@@ -18,6 +18,7 @@ from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.saving import load
 
 _MODEL, _POLICY = "model.safetensors", "policy.safetensors"
+_CHAIN = ("initial", "transition", "stationary")
 
 
 class Actor(Protocol):
@@ -69,6 +70,18 @@ class Served:
             # Every stream has its own plan; the model is shared.
             return _AgentActor(copy.deepcopy(self.agent, {id(self.model): self.model}))
         return None
+
+    def description(self) -> dict[str, Any]:
+        """Return what an export and a server both say about it: where it is from, its sizes and its chain."""
+        model = self.model
+        return {
+            "source": self.source.name,
+            "obs_dim": self.obs_dim,
+            "act_dim": self.act_dim,
+            "dt": self.dt,
+            "num_contexts": None if model is None else model.num_contexts,
+            **{name: None if model is None else getattr(model, name).tolist() for name in _CHAIN},
+        }
 
     @property
     def appended_dim(self) -> int:

@@ -248,14 +248,7 @@ def info(served: Served, options: ServeOptions) -> Answer:
     model = served.model
     agent = served.agent_name or ("policy" if served.policy is not None else None)
     return {
-        "source": served.source.name,
-        "obs_dim": served.obs_dim,
-        "act_dim": served.act_dim,
-        "dt": served.dt,
-        "num_contexts": None if model is None else model.num_contexts,
-        "initial": None if model is None else model.initial.tolist(),
-        "transition": None if model is None else model.transition.tolist(),
-        "stationary": None if model is None else model.stationary.tolist(),
+        **served.description(),
         "agent": agent,
         "has_action": served.policy is not None or served.agent is not None,
         "has_alarm": model is not None and model.novelty is not None,

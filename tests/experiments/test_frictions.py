@@ -162,11 +162,11 @@ def test_evaluate_refuses_before_any_work(words, message, capsys, tmp_path):
 
 
 def test_the_doctor_says_that_nothing_is_missing():
-    from mbrl_hdp.cli import _health
+    from mbrl_hdp.doctor import health
 
     fine = [Finding("ok", "a", "1"), Finding("ok", "b", "1"), Finding("optional", "c", "not installed")]
-    assert _health(fine) == "Nothing is missing: 2 checks are fine, 1 optional part is not installed"
-    assert _health([*fine, Finding("missing", "d", "")]).startswith("1 part is missing: 2 checks are fine")
+    assert health(fine) == "Nothing is missing: 2 checks are fine, 1 optional part is not installed"
+    assert health([*fine, Finding("missing", "d", "")]).startswith("1 part is missing: 2 checks are fine")
 
 
 def test_a_model_of_a_plugin_that_is_gone_names_its_package(tmp_path, monkeypatch):

@@ -1,15 +1,17 @@
 """Runs ended by SIGKILL and resumed: nothing is lost, nothing is doubled (all of it: `benchmarks.kill_and_resume`)."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
+from benchmarks.attack.sandbox import run_job
 from benchmarks.run_differences import differences, leftovers, scalars
 from mbrl_hdp.cli import main
 from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
+from mbrl_hdp.experiments import checkpoint, loop
 from mbrl_hdp.experiments.metrics import RunLog
 
 SMALL = [
@@ -17,38 +19,29 @@ SMALL = [
     *("budget.num_epochs=3", "budget.warm_episodes=4"),
 ]
 
-# The real program, but for one function that ends the process where the test wants it.
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-import mbrl_hdp.experiments.checkpoint as checkpoint
-import mbrl_hdp.experiments.loop as loop
 
-place, count, *words = sys.argv[1:]
-module = checkpoint if place == "write_tensors" else loop
-real, calls = getattr(module, place), []
+def killed_at(place, count, folder, *words):
+    """Run `mbrl-hdp train` in a fork, killed in the count-th call of a function (or inside a file)."""
 
-def dies(*args, **kwargs):
-    calls.append(place)
-    if len(calls) < int(count):
-        return real(*args, **kwargs)
-    if place == "write_tensors":
-        real(*args, **kwargs)
-        whole = Path(args[0]).read_bytes()
-        Path(args[0]).write_bytes(whole[: len(whole) // 2])
-    os.kill(os.getpid(), signal.SIGKILL)
+    def job():
+        module = checkpoint if place == "write_tensors" else loop
+        real, calls = getattr(module, place), []
 
-setattr(module, place, dies)
-from mbrl_hdp.cli import main
-sys.exit(main(["train", *words]))
-"""
+        def dies(*args, **kwargs):
+            calls.append(place)
+            if len(calls) < count:
+                return real(*args, **kwargs)
+            if place == "write_tensors":
+                real(*args, **kwargs)
+                whole = Path(args[0]).read_bytes()
+                Path(args[0]).write_bytes(whole[: len(whole) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
 
+        setattr(module, place, dies)
+        return main(["train", *words])
 
-def killed_at(place, count, *words):
-    """Run `mbrl-hdp train`, killed in the count-th call of a function of the loop (or half-way through a file)."""
-    command = [sys.executable, "-c", CHILD, place, str(count), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    done = run_job(job, folder)
+    assert done.code == -signal.SIGKILL, done.err
 
 
 @pytest.mark.slow
@@ -65,7 +58,7 @@ def test_a_killed_run_is_the_same_run(agent, kills, tmp_path):
     words = [*SMALL, f"agent={agent}"]
     assert main(["train", *words, f"hydra.run.dir={whole}"]) == 0
     for number, (place, count) in enumerate(kills):
-        killed_at(place, count, *([f"resume={killed}"] if number else [*words, f"hydra.run.dir={killed}"]))
+        killed_at(place, count, tmp_path, *([f"resume={killed}"] if number else [*words, f"hydra.run.dir={killed}"]))
     assert [path.name for path in leftovers(killed)] == [".unfinished_00002"]  # half a checkpoint, which nobody reads
     assert main(["train", f"resume={killed}"]) == 0
     assert differences(whole, killed) == []

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 
 from mbrl_hdp.experiments.studies.returns_table import (
-    IMPROVEMENT_LEGEND,
     LEGEND,
     SEEDS,
     episodes_to,
@@ -69,7 +68,6 @@ def page(records: list[CellRecord]) -> Page:
         f"(of ten; ours: {len(MANY_SEEDS)} for GPMM on hard, {len(SEEDS)} elsewhere), for RNN-PPO the best evaluation "
         "over time and over runs. By that protocol:",
         table(("agent", *FAILURES), [row for agent in PAPER for row in _picked_rows(agent, records)]),
-        IMPROVEMENT_LEGEND,
         improvement_table(records, list(PAPER), list(FAILURES)),
         f"Every run, with the real episodes that it took, and those after which an evaluation first had {LEVEL:g}.",
         table(

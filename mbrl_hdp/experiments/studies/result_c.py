@@ -10,7 +10,6 @@ import numpy as np
 from mbrl_hdp.experiments.studies import baselines, table2
 from mbrl_hdp.experiments.studies.drawings import BeliefPanel, CoursePanel, CurvePanel, Drawing, Panel
 from mbrl_hdp.experiments.studies.returns_table import (
-    IMPROVEMENT_LEGEND,
     LEGEND,
     SEEDS,
     episodes_to,
@@ -49,7 +48,6 @@ def page(records: list[CellRecord]) -> Page:
         f"The hard failure (chi = -1), cells of [table2](table2.md) and [baselines](baselines.md). {LEGEND} Episodes: "
         f"real ones in all, and those after which an evaluation (10 episodes) first had {LEVEL:g}, by seed.",
         table(("agent", "return", "real episodes", f"to {LEVEL:g}"), [_row(name, hard) for name in names]),
-        IMPROVEMENT_LEGEND,
         improvement_table(hard, PAPER_AGENTS[::-1], [PLACE]),
         "What the agents take for the context, in the first evaluation episode of a seed. The paper: GPMM adapts too "
         "slowly for contexts that change within an episode, and the output of the RNN is an average signal, not a "

@@ -19,7 +19,7 @@ LEGEND = (
     "the middle half of all episodes), [95 % interval of the mean, hierarchical bootstrap: seeds, then episodes; with "
     "three seeds still too narrow], n = seeds x episodes a seed."
 )
-IMPROVEMENT_LEGEND = (
+_IMPROVEMENT_LEGEND = (
     "Probability of improvement: share of pairs of runs in which the first agent has the higher mean return, [95 % "
     "interval, bootstrap over seeds], n = runs of the first x runs of the second. With three seeds only 0 and 1 say "
     "much."
@@ -66,7 +66,7 @@ def return_rows(agent: str, records: list[CellRecord], paper: Sequence[str], pla
 
 
 def improvement_table(records: list[CellRecord], firsts: Sequence[str], places: Sequence[str]) -> str:
-    """Compare some agents with every other one that has run there, in the words of `IMPROVEMENT_LEGEND`."""
+    """Compare some agents with every other one that has run there; the legend stands above the table."""
     others = list(dict.fromkeys(map(name_of, records)))
     rows = []
     for first in firsts:
@@ -76,7 +76,7 @@ def improvement_table(records: list[CellRecord], firsts: Sequence[str], places: 
             cells = [improvement_cell(records, first, other, place) for place in places]
             if any(cell != "-" for cell in cells):
                 rows.append([f"{first} against {other}", *cells])
-    return table(("agents", *places), rows)
+    return f"{_IMPROVEMENT_LEGEND}\n\n{table(('agents', *places), rows)}"
 
 
 def improvement_cell(records: list[CellRecord], first: str, other: str, place: str) -> str:

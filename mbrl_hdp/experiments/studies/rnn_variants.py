@@ -6,15 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mbrl_hdp.experiments.studies.returns_table import (
-    IMPROVEMENT_LEGEND,
-    LEGEND,
-    SEEDS,
-    group_of,
-    improvement_table,
-    name_of,
-    return_rows,
-)
+from mbrl_hdp.experiments.studies.returns_table import LEGEND, SEEDS, group_of, improvement_table, name_of, return_rows
 from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 from mbrl_hdp.experiments.studies.train_cell import resolve, run
 
@@ -62,7 +54,6 @@ def page(records: list[CellRecord]) -> Page:
             *([f"{AGENT}, {name}", words] for name, (words, _) in VARIANTS.items()),
         ]),
         table(("agent", *PLACES), rows),
-        IMPROVEMENT_LEGEND,
         improvement_table(records, [AGENT], list(PLACES)),
         "Movement: standard deviation of the belief within the first evaluation episode, mean over seeds.",
         table(("agent", *PLACES), [[name, *(_movement(records, name, place) for place in PLACES)] for name in names]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,22 +58,29 @@ MODEL = (
            "null is the recipe's own rate: .05, with recipe=literal .01",
            "null is the recipe's own rate: .05, with recipe=literal .01"),
 )  # fmt: skip
+_WARM_EPISODES = Stated("roll-outs at warm start", (100, 200, 200), "budget.warm_episodes")
+_WARM_MODEL_STEPS = Stated("model iterations at warm start", (500, 500, 500), "budget.warm_model_steps")
+
+
+def _thresholds(train: tuple[Any, Any, Any], test: tuple[Any, Any, Any]) -> Iterator[Stated]:
+    for when, paper in (("train", train), ("test", test)):
+        key = f"distillation.{when}_threshold"
+        yield Stated(f"{when}ing distillation threshold", paper, key, "one value for all tasks")
+
+
 MPC = (
-    Stated("roll-outs at warm start", (100, 200, 200), "budget.warm_episodes"),
+    _WARM_EPISODES,
     Stated("roll-outs per iteration", (20, 20, 20), "budget.episodes_per_epoch"),
-    Stated("model iterations at warm start", (500, 500, 500), "budget.warm_model_steps"),
+    _WARM_MODEL_STEPS,
     Stated("model iterations per epoch", (500, 50, 60), "budget.model_steps", _SOONER),
     Stated("epochs", (10, 3, 3), "budget.num_epochs", _SOONER),
     Stated("model batch size", (100, 100, 50), "budget.model_batch"),
-    Stated("training distillation threshold", (0.1, 0.0, 0.0), "distillation.train_threshold",
-           "one value for all tasks"),
-    Stated("testing distillation threshold", (0.02, 0.0, 0.02), "distillation.test_threshold",
-           "one value for all tasks"),
+    *_thresholds((0.1, 0.0, 0.0), (0.02, 0.0, 0.02)),
 )  # fmt: skip
 SAC = (
-    Stated("roll-outs at warm start", (100, 200, 200), "budget.warm_episodes"),
+    _WARM_EPISODES,
     Stated("roll-outs per iteration", (1, 1, 1), "budget.episodes_per_epoch"),
-    Stated("model iterations at warm start", (500, 500, 500), "budget.warm_model_steps"),
+    _WARM_MODEL_STEPS,
     Stated("model iterations per epoch", (500, 200, 200), "budget.model_steps", _SOONER),
     Stated("agent updates at warm start", (1000, 1000, 100), "budget.warm_agent_updates",
            "cart-pole's number is kept for all tasks"),
@@ -81,10 +88,7 @@ SAC = (
     Stated("epochs", (500, 500, 500), "budget.num_epochs", _SOONER),
     Stated("model batch size", (20, 50, 50), "budget.model_batch", _SOONER),
     Stated("agent batch size", (256, 256, 256), "agent.batch_size"),
-    Stated("training distillation threshold", (0.1, 0.05, 0.02), "distillation.train_threshold",
-           "one value for all tasks"),
-    Stated("testing distillation threshold", (0.1, 0.05, 0.02), "distillation.test_threshold",
-           "one value for all tasks"),
+    *_thresholds((0.1, 0.05, 0.02), (0.1, 0.05, 0.02)),
     Stated("hidden layers of policy and value", ([256], [256, 256], [256]), "agent.hidden_sizes"),
     Stated("target entropy", (-0.05, -0.01, -0.1), "agent.target_entropy"),
     Stated("initial temperature", (0.8, 0.2, 0.6), "agent.initial_temperature"),

@@ -12,7 +12,6 @@ import numpy as np
 
 from mbrl_hdp.experiments.studies import baselines
 from mbrl_hdp.experiments.studies.returns_table import (
-    IMPROVEMENT_LEGEND,
     LEGEND,
     SEEDS,
     Returns,
@@ -87,7 +86,6 @@ def page(records: list[CellRecord]) -> Page:
             [row for agent in (*AGENTS, *BASELINES)
              for row in return_rows(agent, every, (PAPER | baselines.PAPER).get(agent, ()), FAILURES)],
         ),
-        IMPROVEMENT_LEGEND,
         improvement_table(every, ("C-CEM", "C-SAC"), list(FAILURES)),
         "What is the context worth? Differences of returns in the same evaluation episodes (same start, same contexts)"
         " with their 95 % intervals, the same bootstrap. FI-SAC was trained on the true context, C-SAC on the learned "

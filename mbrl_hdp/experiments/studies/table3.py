@@ -8,7 +8,6 @@ from statistics import mean
 import numpy as np
 
 from mbrl_hdp.experiments.studies.returns_table import (
-    IMPROVEMENT_LEGEND,
     LEGEND,
     SEEDS,
     episodes_to,
@@ -67,7 +66,6 @@ def page(records: list[CellRecord]) -> Page:
         "train experiment=drone_c_cem seed=100`; the paper's settings are `experiment=paper/NAME`. The ceilings are "
         "those of docs/ceilings.md for what the agent sees; the paper does not state its switch rate, ours is 0.2.",
         table(("agent", *TASKS), [row for agent in AGENTS for row in _rows(agent, records)]),
-        IMPROVEMENT_LEGEND,
         improvement_table(records, ("C-CEM", "C-SAC"), list(TASKS)),
         f"Every run. Episodes: real ones, and those after which an evaluation first had {SHARE:.0%} of the final "
         "return. Scores: what the return does not say, means over the evaluation episodes (tilt in rad; errors in the "
