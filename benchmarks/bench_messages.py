@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from pyro.infer import TraceEnum_ELBO
 from pyro.ops.indexing import Vindex
 from torch import Tensor
 
-from benchmarks.report import Row, time_pair
+from benchmarks.report import Row, paired_row, time_in_turns
 from mbrl_hdp.probability import semi_markov
 from mbrl_hdp.probability.hmm import log_evidence
 from mbrl_hdp.types import ContextChain, PhaseChain
@@ -114,10 +115,25 @@ def with_phases(leaves: Problem, num_phases: int) -> float:
     return float(evidence.detach())
 
 
-def _phases_row(num_contexts: int, num_phases: int, target: float | None) -> Row:
+def _phases_rows(num_contexts: int) -> list[Row]:
+    """Compare phases with the plain chain, and the cost of further phases with that of the first ones."""
     leaves = problem(num_contexts)
-    our_time, plain = time_pair(lambda: with_phases(leaves, num_phases), lambda: ours(leaves), repeats=31)
-    return Row(f"the same with {num_phases} phases a context, K={num_contexts}", our_time, "one phase", plain, target)
+    rows = [
+        paired_row(
+            f"the same with {num_phases} phases a context, K={num_contexts}",
+            lambda num_phases=num_phases: with_phases(leaves, num_phases),  # type: ignore[misc]
+            "geometric",
+            lambda: ours(leaves),
+            target,
+            repeats=61,
+        )
+        for num_phases, target in ((5, 1 / 2), (10, None), (20, None))
+    ]
+    runs = [lambda size=size: with_phases(leaves, size) for size in (2, 10, 20)]  # type: ignore[misc]
+    few, some, many = (statistics.median(times) for times in time_in_turns(runs, repeats=31))
+    name = f"cost of a phase, from 10 to 20 a context, K={num_contexts}"
+    # Linear: a ratio of 1. The sizes of blocks change with the number of phases, hence the margin.
+    return [*rows, Row(name, (many - some) / 10, "from 2 to 10", (some - few) / 8, 1 / 1.5)]
 
 
 def run() -> list[Row]:
@@ -128,7 +144,7 @@ def run() -> list[Row]:
         _row(10, "Pyro DiscreteHMM", lambda leaves: lambda: discrete_hmm(leaves), 8.0),
         _row(20, "Pyro DiscreteHMM", lambda leaves: lambda: discrete_hmm(leaves), None),
     ]
-    rows += [_phases_row(10, num_phases, target) for num_phases, target in ((5, 1 / 2), (10, None), (20, None))]
+    rows += _phases_rows(10)
     if importlib.util.find_spec("dynamax") is not None:
         rows += [_row(size, "dynamax (jit, float32)", dynamax_gradient, goal) for size, goal in _DYNAMAX_GOALS.items()]
     return rows
@@ -147,6 +163,5 @@ def _row(
     leaves = problem(num_contexts)
     theirs = make(leaves)
     np.testing.assert_allclose(theirs(), ours(leaves), rtol=1e-4)
-    our_time, their_time = time_pair(lambda: ours(leaves), theirs, repeats=repeats)
     name = f"messages + gradient, B=T=100, K={num_contexts}"
-    return Row(name, our_time, peer, their_time, target)
+    return paired_row(name, lambda: ours(leaves), peer, theirs, target, repeats)

@@ -112,7 +112,7 @@ def play(task: str, name: str, mode: str, models: list[ContextModel], num_episod
 def learn(task: str, seed: int) -> ContextModel:
     """Learn a model from random episodes."""
     data = collect(gymnasium.make(ENV_ID, **TASKS[task]), num_episodes=WARM_UP_EPISODES, seed=seed, progress=False)
-    return fit(data, dynamics="cartpole", seed=seed)
+    return fit(data, dynamics="cartpole", seed=seed, duration="geometric")
 
 
 def commit() -> str:

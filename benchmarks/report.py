@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -22,6 +22,8 @@ class Row:
         theirs: median of the peer's measure.
         target: smallest peer/ours ratio required; None where the row is only reported.
         unit: unit of `ours` and `theirs`.
+        paired: median ratio of runs next to each other; None where only the medians are known. It is what counts: a
+            busy machine slows the two runs of a pair alike.
     """
 
     name: str
@@ -30,11 +32,12 @@ class Row:
     theirs: float
     target: float | None = None
     unit: str = "ms"
+    paired: float | None = None
 
     @property
     def ratio(self) -> float:
         """How many times better than the peer (times, memory: smaller is better)."""
-        return self.theirs / self.ours
+        return self.theirs / self.ours if self.paired is None else self.paired
 
     @property
     def is_met(self) -> bool:
@@ -46,12 +49,27 @@ def time_pair(
     ours: Callable[[], object], theirs: Callable[[], object], repeats: int = 15, warm_up: int = 2
 ) -> tuple[float, float]:
     """Return the median milliseconds of both, run in turns so that a busy machine slows both alike."""
-    samples: tuple[list[float], list[float]] = ([], [])
+    first, second = time_in_turns([ours, theirs], repeats, warm_up)
+    return statistics.median(first), statistics.median(second)
+
+
+def paired_row(
+    name: str, ours: Callable[[], object], peer: str, theirs: Callable[[], object], target: float | None, repeats: int
+) -> Row:
+    """Time two callables in turns and return the medians, with the median ratio of the pairs."""
+    first, second = time_in_turns([ours, theirs], repeats)
+    paired = statistics.median(other / own for own, other in zip(first, second, strict=True))
+    return Row(name, statistics.median(first), peer, statistics.median(second), target, paired=paired)
+
+
+def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int, warm_up: int = 2) -> list[list[float]]:
+    """Return the milliseconds of every run of every function: first one run of each, then the next of each."""
+    samples: list[list[float]] = [[] for _ in functions]
     for round_number in range(warm_up + repeats):
-        for function, times in zip((ours, theirs), samples, strict=True):
+        for function, times in zip(functions, samples, strict=True):
             start = time.perf_counter()
             function()
             elapsed = time.perf_counter() - start
             if round_number >= warm_up:
                 times.append(1e3 * elapsed)
-    return statistics.median(samples[0]), statistics.median(samples[1])
+    return samples

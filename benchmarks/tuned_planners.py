@@ -139,7 +139,7 @@ def measure(case: Case, seed: int, num_episodes: int, tune_seconds: float) -> di
     env = case.make()
     data = collect(env, num_episodes=case.num_episodes, seed=seed, progress=False)
     dt = getattr(env.unwrapped, "dt", None) if case.dynamics != "auto" else None
-    model = fit(data, dynamics=case.dynamics, seed=seed, dt=dt, progress=False)
+    model = fit(data, dynamics=case.dynamics, seed=seed, dt=dt, duration="geometric", progress=False)
     own = case.reward_fn is not None
     functions = (case.reward_fn, never) if own else tuple(map(env.get_wrapper_attr, ("reward_fn", "termination_fn")))
     real = Real(env, model, functions, case.num_steps)  # type: ignore[arg-type]

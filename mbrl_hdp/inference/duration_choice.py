@@ -22,6 +22,8 @@ from mbrl_hdp.probability import semi_markov
 from mbrl_hdp.types import TaskSpec
 
 PLAIN = "geometric"
+# What a fit learns where nothing is asked for.
+STANDARD = "auto"
 # Nats that another duration must gain over all held-out episodes, and how many standard errors.
 _LEAST_GAIN = 3.0
 _NUM_ERRORS = 2.0
@@ -106,13 +108,15 @@ def choose_duration(part: Part, data: Episodes, task: TaskSpec, registry: Regist
 
 
 def duration_part(registry: Registry, asked: str | Part | None, before: ContextModel | None) -> Part:
-    """Return which duration is learned: the one asked for, else that of the model before, else geometric.
+    """Return which duration is learned: the one asked for, else that of the model before, else auto.
+
+    A model from before there were durations counts as geometric.
 
     Raises:
         PluginError: with the nearest names, if no such duration is registered.
     """
     if asked is None:
-        asked = before.parts.duration if before is not None and before.parts.duration is not None else PLAIN
+        asked = STANDARD if before is None else before.parts.duration or PLAIN
     if isinstance(asked, Part):
         registry.get("duration", asked.name)
         return asked

@@ -70,7 +70,7 @@ def fit(
         max_contexts: upper bound on the number of contexts; too large costs time, not quality.
         seed: seed of the fit; the same data, settings and seed give the same model.
         duration: how long contexts last: name of a registered duration, or a `Part` (docs/durations.md). None: that of
-            `warm_start`, else geometric; auto compares several on held-out episodes.
+            `warm_start`, else auto: several are compared on held-out episodes. geometric keeps the prior's chain.
         config: recipe, budget, learning rates, schedules, restarts and early stopping.
         warm_start: go on from this model's posterior (its parts and max_contexts are taken over). Contexts are added or
             removed where its residuals say so and held-out episodes agree (docs/contexts.md).

@@ -5,7 +5,8 @@ leaves each context; inside a context a phase hears of itself and of the phase b
 through the forward and the backward pass before the next one, so that its messages stay in the cache.
 
 Messages of a step are kept before they are normalised; the factor goes into the likelihoods of the next step, where
-there are K of them instead of S.
+there are K of them instead of S. The backward messages carry the factor that belongs to their step, so a product of the
+two messages needs none.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from torch import Tensor
 from mbrl_hdp.compiling import compiled
 from mbrl_hdp.probability.scaling import LARGEST, SMALLEST
 
-# Sequences of a block: wider ones leave the cache, narrower ones do not fill a loop.
-WIDTH = 64
+# Sequences of a block: as many as keep its messages (float64 numbers) in the cache, within limits: narrow blocks do not
+# fill a loop. Loops run over whole vectors, so a block is padded to a multiple of `_LANES`.
+_CACHED = 1_200_000
+_NARROWEST, _WIDEST = 24, 128
+_LANES = 4
 
 
 class PhaseArrays(NamedTuple):
@@ -103,26 +107,28 @@ def smooth_pass(
 @no_type_check
 def _filter_loops(initial, stay, advance, leave, moves, first, lik, lengths, probs, following, scale, lowest):
     num_steps, num_contexts, batch = lik.shape
-    width = _block_width(batch)
+    width = _block_width(batch, 2 * len(stay))
     columns = np.ascontiguousarray(moves.T)
     states = np.zeros((2, len(stay), width))
-    flow, inside = np.zeros((2, num_contexts, width)), np.zeros((num_contexts, width))
+    shape = (num_contexts, width)
+    entered, out, inside = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    factor, low, total = np.ones(width), np.ones(width), np.ones(width)
     for start in range(0, batch, width):
         number = min(width, batch - start)
         seen, lasting = _block(lik, lengths, start, number, width)
-        factor, low, total = np.ones(width), np.ones(width), np.zeros(width)
+        factor[:], low[:] = 1.0, 1.0
         for t in range(num_steps):
             before, after = states[(t + 1) % 2], states[t % 2]
-            _step(t, initial, stay, advance, leave, first, before, after, flow, inside, seen[t], factor, low, lasting)
-            _close(t, inside, total, factor, lasting)
-            np.dot(columns, flow[0], flow[1])
+            _step(t, initial, stay, advance, leave, first, before, after, entered, out, inside, seen, factor)
+            _close(t, inside, entered, total, factor, factor, low, lasting)
+            np.dot(columns, out, entered)
             for w in range(number):
                 scale[t, start + w] = total[w]
                 for k in range(num_contexts):
                     now = inside[k, w] * factor[w]
                     probs[start + w, t, k] = now
                     # What was left goes out, what is entered comes in; rounding must not make it negative.
-                    following[start + w, t, k] = max(now + (flow[1, k, w] - flow[0, k, w]) * factor[w], 0.0)
+                    following[start + w, t, k] = max(now + (entered[k, w] - out[k, w]) * factor[w], 0.0)
         lowest[start : start + number] = low[:number]
 
 
@@ -147,136 +153,125 @@ def _smooth_loops(
     largest,
 ):
     num_steps, num_contexts, batch = lik.shape
-    width = _block_width(batch)
+    width = _block_width(batch, num_steps * (len(stay) + 2 * num_contexts))
     columns = np.ascontiguousarray(moves.T)
-    states = np.zeros((num_steps, len(stay), width))
-    flow, inside = np.zeros((2, num_contexts, width)), np.zeros((num_contexts, width))
-    factors, sums = np.ones((num_steps + 1, width)), np.zeros((4, len(stay), width))
-    ratio, message = np.zeros((len(stay) + 1, width)), np.zeros((len(stay), width))
-    small = np.zeros((4, num_contexts, width))
+    states, factors = np.empty((num_steps, len(stay), width)), np.ones((num_steps + 1, width))
+    # What leaves and enters every context: (K, T, W), so that the moves of all steps are one matrix product.
+    flows = np.zeros((2, num_contexts, num_steps, width))
+    shape = (num_contexts, width)
+    entered, out, inside = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    message = np.zeros((len(stay) + 1, width))
+    low, total, weight = np.ones(width), np.zeros(width), np.zeros(width)
     for start in range(0, batch, width):
         number = min(width, batch - start)
         seen, lasting = _block(lik, lengths, start, number, width)
-        low, total, weight = np.ones(width), np.zeros(width), np.zeros(width)
+        low[:], weight[:] = 1.0, 0.0
         weight[:number] = weights[start : start + number]
         for t in range(num_steps):
-            factors[t + 1] = factors[t]
-            _step(t, initial, stay, advance, leave, first, states[max(t - 1, 0)], states[t], flow, inside, seen[t],
-                  factors[t + 1], low, lasting)  # fmt: skip
-            _close(t, inside, total, factors[t + 1], lasting)
+            _step(t, initial, stay, advance, leave, first, states[max(t - 1, 0)], states[t], entered, out, inside,
+                  seen, factors[t])  # fmt: skip
+            _close(t, inside, entered, total, factors[t], factors[t + 1], low, lasting)
             scale[t, start : start + number] = total[:number]
-            np.dot(columns, flow[0], flow[1])
+            if t + 1 < num_steps:
+                np.dot(columns, out, entered)
+                for k in range(num_contexts):
+                    for w in range(width):
+                        flows[0, k, t, w] = out[k, w] * weight[w]
         lowest[start : start + number] = low[:number]
-        _leave_out(states, factors, low, smallest)
-        _backward(stay, advance, leave, moves, first, states, factors, seen, lasting, weight,
-                  marginals[start : start + number], ratio, message, small, sums, by_moves, largest)  # fmt: skip
-    for place in range(4):
-        for s in range(len(stay)):
-            by_state[place, s] = sums[place, s].sum()
+        _leave_out(states, factors, flows[0], low, smallest)
+        own = marginals[start : start + number]
+        _backward(stay, advance, leave, moves, first, states, factors, seen, lasting, weight, own, message, entered,
+                  out, inside, by_state, flows, largest)  # fmt: skip
+        if num_steps > 1:
+            leaving, entering = flows[0].reshape(num_contexts, -1), flows[1].reshape(num_contexts, -1)
+            by_moves += np.dot(leaving, entering.T)
 
 
 @compiled()
 @no_type_check
-def _block_width(batch):
+def _block_width(batch, num_values):
     """Return the width of blocks that are almost equal, so that little is computed for nobody."""
-    num_blocks = max((batch + WIDTH - 1) // WIDTH, 1)
-    return max((batch + num_blocks - 1) // num_blocks, 1)
+    most = min(max(_CACHED // max(num_values, 1), _NARROWEST), _WIDEST)
+    num_blocks = max((batch + most - 1) // most, 1)
+    width = max((batch + num_blocks - 1) // num_blocks, 1)
+    return (width + _LANES - 1) // _LANES * _LANES
 
 
 @compiled()
 @no_type_check
 def _block(lik, lengths, start, number, width):
-    """Copy the likelihoods and lengths of some sequences; beyond them the block has length 0."""
-    seen, lasting = np.zeros((lik.shape[0], lik.shape[1], width)), np.zeros(width, np.int64)
-    seen[:, :, :number] = lik[:, :, start : start + number]
+    """Copy the likelihoods and lengths of some sequences; padding is impossible from its first step on."""
+    num_steps, num_contexts, _ = lik.shape
+    seen, lasting = np.empty((num_steps, num_contexts, width)), np.full(width, num_steps)
+    for t in range(num_steps):
+        for k in range(num_contexts):
+            for w in range(number):
+                seen[t, k, w] = lik[t, k, start + w]
+            for w in range(number, width):
+                seen[t, k, w] = 0.0
     lasting[:number] = lengths[start : start + number]
     return seen, lasting
 
 
+# Loops that are handed whole arrays and write to one or two of them: a row taken out of an array costs as much as the
+# arithmetic on it, and with more arrays the compiler gives up proving that they do not overlap and does not vectorise.
 @compiled()
 @no_type_check
-def _step(t, initial, stay, advance, leave, first, before, after, flow, inside, seen, factor, low, lasting):
+def _step(t, initial, stay, advance, leave, first, before, after, entered, out, inside, seen, factor):
     """Move one step along the chain and weigh by the likelihoods; not normalised."""
-    gain = np.empty(len(factor))
+    width = len(factor)
+    gain = np.empty(width)
     for k in range(len(first) - 1):
-        total, out, entered = inside[k], flow[0, k], flow[1, k]
-        if t > 0:
-            _lower(t, low, entered, factor, lasting)
-        _clear(seen[k], factor, gain, total, out)
+        for w in range(width):
+            gain[w] = seen[t, k, w] * factor[w]
+            inside[k, w] = 0.0
+            out[k, w] = 0.0
         for s in range(first[k], first[k + 1]):
+            # Numbers, not entries of arrays: those would have to be proved untouched by the loops.
+            begun, kept, passed, left = initial[s], stay[s], advance[s - 1], leave[s]
             if t == 0:
-                _begin(after[s], initial[s], gain)
+                for w in range(width):
+                    after[s, w] = begun * gain[w]
             elif s == first[k]:
-                _hear(after[s], stay[s], before[s], 1.0, entered, gain)
+                for w in range(width):
+                    after[s, w] = (kept * before[s, w] + entered[k, w]) * gain[w]
             else:
-                _hear(after[s], stay[s], before[s], advance[s - 1], before[s - 1], gain)
-            _add(after[s], leave[s], total, out)
+                for w in range(width):
+                    after[s, w] = (kept * before[s, w] + passed * before[s - 1, w]) * gain[w]
+            for w in range(width):
+                inside[k, w] += after[s, w]
+                out[k, w] += left * after[s, w]
 
 
 @compiled()
 @no_type_check
-def _lower(t, low, entered, factor, lasting):
-    for w in range(len(low)):
-        # What enters is the least that is known about the context; see `semi_markov`. A NaN is taken over.
-        least = entered[w] * factor[w]
-        if t < lasting[w] and factor[w] != 0.0 and not least >= low[w]:
-            low[w] = least
-
-
-@compiled()
-@no_type_check
-def _clear(seen, factor, gain, total, out):
-    for w in range(len(gain)):
-        gain[w] = seen[w] * factor[w]
-        total[w] = 0.0
-        out[w] = 0.0
-
-
-@compiled()
-@no_type_check
-def _begin(row, initial, gain):
-    for w in range(len(row)):
-        row[w] = initial * gain[w]
-
-
-@compiled()
-@no_type_check
-def _hear(row, stay, own, advance, other, gain):
-    for w in range(len(row)):
-        row[w] = (stay * own[w] + advance * other[w]) * gain[w]
-
-
-@compiled()
-@no_type_check
-def _add(row, leave, total, out):
-    for w in range(len(row)):
-        total[w] += row[w]
-        out[w] += leave * row[w]
-
-
-@compiled()
-@no_type_check
-def _close(t, inside, total, factor, lasting):
-    """Find the normaliser of a step, 1 beyond a sequence's end, and make it the factor of the next."""
-    for w in range(len(total)):
+def _close(t, inside, entered, total, before, factor, low, lasting):
+    """Find the normaliser of a step, 1 beyond a sequence's end, and the factor of the next; note what entered least."""
+    width = len(total)
+    least = np.full(width, np.inf)
+    for w in range(width):
         total[w] = 0.0
     for k in range(len(inside)):
-        row = inside[k]
-        for w in range(len(total)):
-            total[w] += row[w]
-    for w in range(len(total)):
+        for w in range(width):
+            total[w] += inside[k, w]
+            least[w] = entered[k, w] if not entered[k, w] >= least[w] else least[w]
+    for w in range(width):
+        # What enters is the least that is known about a context; see `semi_markov`. A NaN is taken over.
+        if 0 < t < lasting[w] and before[w] != 0.0 and not least[w] * before[w] >= low[w]:
+            low[w] = least[w] * before[w]
         factor[w] = 0.0 if total[w] == 0.0 else 1.0 / total[w]
         total[w] = total[w] if t < lasting[w] else 1.0
 
 
 @compiled()
 @no_type_check
-def _leave_out(states, factors, low, smallest):
+def _leave_out(states, factors, leaving, low, smallest):
     """Remove the sequences that scaled messages cannot carry."""
     for w in range(len(low)):
         if not low[w] >= smallest:
             states[:, :, w] = 0.0
             factors[1:, w] = 0.0
+            leaving[:, :, w] = 0.0
 
 
 @compiled()
@@ -293,97 +288,83 @@ def _backward(
     lasting,
     weight,
     marginals,
-    ratio,
     message,
-    small,
-    sums,
-    by_moves,
+    entry,
+    heard,
+    marginal,
+    by_state,
+    flows,
     largest,
 ):
     num_steps, num_contexts, width = seen.shape
-    entry, heard, out, marginal = small[0], small[1], small[2], small[3]
-    pairs = np.empty((num_contexts, num_contexts))
-    earlier, gain, now = np.zeros(width), np.zeros(width), np.zeros(width)
     shortest = lasting.min()
     for t in range(num_steps - 1, -1, -1):
         if t + 1 >= shortest:
-            _restart(message, t + 1, lasting)
-        for k in range(num_contexts):
-            _clear(seen[t, k], factors[t + 1], gain, marginal[k], out[k])
-            for s in range(first[k], first[k + 1]):
-                _multiplied_add(marginal[k], states[t, s], message[s])
-                _combine(message[s], gain, ratio[s], largest)
-            entry[k] = ratio[first[k]]
-        _store(marginals, t, marginal, factors[t + 1])
+            _restart(message, t + 1, lasting, factors[t + 1])
+        _combine(t, first, states, factors[t], seen, message, marginal, largest)
+        _store(marginals, t, marginal)
         if t == 0:
             break
+        for k in range(num_contexts):
+            for w in range(width):
+                entry[k, w] = message[first[k], w]
+                flows[1, k, t - 1, w] = entry[k, w]
         np.dot(moves, entry, heard)
-        _multiply(earlier, factors[t], weight)
         for k in range(num_contexts):
             for s in range(first[k], first[k + 1]):
-                _multiply(now, states[t - 1, s], earlier)
-                _multiplied_add(sums[1, s], now, ratio[s])
-                _multiplied_add(sums[2, s], now, ratio[s + 1])
-                _multiplied_add(sums[3, s], now, heard[k])
-                _scaled_add(out[k], leave[s], now)
-                _tell(message[s], stay[s], ratio[s], advance[s], ratio[s + 1], leave[s], heard[k])
-        np.dot(out, entry.T, pairs)
-        by_moves += pairs
+                _tell(t - 1, s, k, stay[s], advance[s], leave[s], states, weight, heard, message, by_state)
     for s in range(len(stay) if num_steps > 0 else 0):
-        _multiplied_add(sums[0, s], ratio[s], weight)
-
-
-# Loops over few arrays each: with more, the compiler gives up proving that they do not overlap and does not vectorise.
-@compiled()
-@no_type_check
-def _multiply(row, one, other):
-    for w in range(len(row)):
-        row[w] = one[w] * other[w]
+        for w in range(width):
+            by_state[0, s] += message[s, w] * weight[w]
 
 
 @compiled()
 @no_type_check
-def _scaled_add(row, factor, other):
-    for w in range(len(row)):
-        row[w] += factor * other[w]
+def _combine(t, first, states, factor, seen, message, marginal, largest):
+    """Join the two messages of a step; weigh the backward one by likelihood and normaliser, in place."""
+    width = len(factor)
+    gain = np.empty(width)
+    for k in range(len(first) - 1):
+        for w in range(width):
+            gain[w] = seen[t, k, w] * factor[w]
+            marginal[k, w] = 0.0
+        for s in range(first[k], first[k + 1]):
+            for w in range(width):
+                marginal[k, w] += states[t, s, w] * message[s, w]
+                value = gain[w] * message[s, w]
+                message[s, w] = largest if value > largest else value
+
+
+@compiled("reordered", is_inlined=True)
+@no_type_check
+def _tell(t, s, k, stay, advance, leave, states, weight, heard, message, by_state):
+    """Make the backward message of a state at step t, in place, and count what happens after that step."""
+    stayed, advanced, left = 0.0, 0.0, 0.0
+    for w in range(len(weight)):
+        now = states[t, s, w] * weight[w]
+        own, following, elsewhere = message[s, w], message[s + 1, w], heard[k, w]
+        stayed += now * own
+        advanced += now * following
+        left += now * elsewhere
+        message[s, w] = stay * own + advance * following + leave * elsewhere
+    by_state[1, s] += stayed
+    by_state[2, s] += advanced
+    by_state[3, s] += left
 
 
 @compiled()
 @no_type_check
-def _multiplied_add(row, one, other):
-    for w in range(len(row)):
-        row[w] += one[w] * other[w]
-
-
-@compiled()
-@no_type_check
-def _combine(message, gain, ratio, largest):
-    for w in range(len(ratio)):
-        value = gain[w] * message[w]
-        ratio[w] = largest if value > largest else value
-
-
-@compiled()
-@no_type_check
-def _tell(message, stay, own, advance, following, leave, heard):
-    for w in range(len(message)):
-        message[w] = stay * own[w] + advance * following[w] + leave * heard[w]
-
-
-@compiled()
-@no_type_check
-def _store(marginals, t, marginal, factor):
-    """Leave the layout of the passes: marginals[b, t, k] = marginal[k, b], normalised."""
+def _store(marginals, t, marginal):
+    """Leave the layout of the passes: marginals[b, t, k] = marginal[k, b]."""
     for b in range(len(marginals)):
-        row = marginals[b, t]
-        for k in range(len(row)):
-            row[k] = marginal[k, b] * factor[b]
+        for k in range(len(marginal)):
+            marginals[b, t, k] = marginal[k, b]
 
 
 @compiled()
 @no_type_check
-def _restart(message, t, lasting):
-    """Begin with ones at the last step of every sequence."""
+def _restart(message, t, lasting, factor):
+    """Begin anew at the last step of every sequence; the row after the last state stays zero."""
     for w in range(len(lasting)):
         if t >= lasting[w]:
-            message[:, w] = 1.0
+            message[:-1, w] = factor[w]

@@ -261,6 +261,7 @@ class _PhaseGradient(torch.autograd.Function):
         """Return the expected counts over the probabilities, and the marginals, weighted by sequence."""
         own = weights.to("cpu", torch.float64)
         marginals, *by_chain = ctx.messages.weighted(own)
-        by_log_lik = marginals.double() * own[:, None, None]
-        pairs = zip((*by_chain, by_log_lik), ctx.likes, strict=True)
-        return *(cut_to_range(value, dtype).to(device) for value, (dtype, device) in pairs), None
+        *likes, (_, device) = ctx.likes
+        by_log_lik = (marginals * own[:, None, None].to(marginals)).to(device)
+        pairs = zip(by_chain, likes, strict=True)
+        return *(cut_to_range(value, dtype).to(place) for value, (dtype, place) in pairs), by_log_lik, None

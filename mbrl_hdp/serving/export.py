@@ -39,7 +39,7 @@ def export_onnx(served: Served, folder: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{served.source}: agent={served.agent_name} has neither a context model nor a SAC policy to export"
         )
-    if served.model is not None and served.model.phases is not None:
+    if served.model is not None and served.model.states is not None:
         raise ConfigError(
             f"{served.source}: contexts of this model have phases (docs/durations.md), which the exported "
             "filter cannot hold; learn it with duration=geometric, or use `mbrl-hdp serve`"

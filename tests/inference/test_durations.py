@@ -9,9 +9,12 @@ from mbrl_hdp.errors import CheckpointError, ConfigError, PluginError
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, check_fit_config, load_config
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.building import build_model
+from mbrl_hdp.inference.duration import labelled_stays
 from mbrl_hdp.inference.duration_choice import duration_part, learn_duration, without_phases
+from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.model import ModelParts, Part
 from mbrl_hdp.inference.saving import load
+from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.slim import without_spurious
 from mbrl_hdp.report.stays import stay_fits
 from mbrl_hdp.report.summary import summarise
@@ -21,14 +24,14 @@ REGISTRY = load_registry()
 DRIFT = np.array([0.3, -0.2])
 
 
-def recorded(num_episodes=30, num_steps=80, seed=0):
-    """Episodes that drift up for at least 6 steps, then down for at least 3."""
+def recorded(num_episodes=30, num_steps=80, seed=0, least=(5, 2)):
+    """Episodes that drift up, then down, each for longer than so many steps."""
     draw = np.random.default_rng(seed)
     context = np.zeros((num_episodes, num_steps), int)
     for row in context:
         path, now = [], int(draw.integers(2))
         while len(path) < num_steps:
-            path += [now] * ((5, 2)[now] + draw.geometric((0.25, 0.4)[now]))
+            path += [now] * (least[now] + draw.geometric((0.25, 0.4)[now]))
             now = 1 - now
         row[:] = path[:num_steps]
     moved = DRIFT[context] + 0.08 * draw.normal(size=context.shape)
@@ -80,6 +83,33 @@ def test_geometric_changes_nothing(plain, data):
     np.testing.assert_array_equal(plain.transition, before)
 
 
+def test_a_fit_with_its_defaults_shows_the_stays_of_its_labels():
+    """The prior weighs as much as 100 steps a context; the stays that are printed must not feel it."""
+    markov = recorded(num_episodes=10, num_steps=60, least=(0, 0))
+    config = FitConfig(num_steps=150, num_restarts=1, polish_steps=0, halves_within_s=0.0)
+    model = fit(markov, dynamics="linear", max_contexts=3, config=config, progress=False)
+    assert (model.num_contexts, model.report.duration["name"]) == (2, "geometric")
+    assert model.states is None  # one phase each: filters, planners and exports see a plain chain
+    stays = labelled_stays(model.most_likely(markov))
+    own = [stays.of(context, has_first=True) for context in range(2)]
+    counted = [each.lengths.sum() / each.is_ended.sum() for each in own]
+    np.testing.assert_allclose(1 / (1 - np.diag(model.transition)), counted, rtol=0.05)
+    pulled = without_phases(model)
+    assert np.abs(1 / (1 - np.diag(pulled.transition)) / counted - 1).max() > 0.1
+
+
+def test_defaults():
+    assert duration_part(REGISTRY, None, None).name == "auto"
+    assert load_config([], REGISTRY, FIT_CONFIG_NAME).duration.name == "auto"
+    # Planners and resumed runs: `train` keeps the chain of its prior unless asked.
+    assert load_config(["env=cartpole_hard"], REGISTRY).duration.name == "geometric"
+
+
+def test_a_model_from_before_there_were_durations_counts_as_geometric(plain):
+    assert plain.parts.duration is None
+    assert duration_part(REGISTRY, None, plain).name == "geometric"
+
+
 def test_online_filter_agrees_with_recorded_episodes(plain, data):
     learn_duration(plain, data, part("minimum"), REGISTRY)
     found, online = plain.analyse(data), plain.online_filter()
@@ -120,11 +150,11 @@ def test_reports_show_the_stays(plain, data):
     found = plain.analyse(data)
     text = summarise(plain, found).text()
     assert "stays: at least 6, 3 steps, then geometric" in text
-    for fit in stay_fits(plain, found.most_likely):
-        assert fit.survival[0] == 1.0
+    for shown in stay_fits(plain, found.most_likely):
+        assert shown.survival[0] == 1.0
         # The model expects as many ended stays as there are, within chance.
-        assert abs(sum(fit.expected) - sum(fit.counted)) < 3 * sum(fit.counted) ** 0.5
-        assert sum(fit.expected[:2]) < 0.1 * sum(fit.counted)
+        assert abs(sum(shown.expected) - sum(shown.counted)) < 3 * sum(shown.counted) ** 0.5
+        assert sum(shown.expected[:2]) < 0.1 * sum(shown.counted)
 
 
 def test_settings_of_the_command_line():

@@ -10,7 +10,7 @@ from mbrl_hdp.inference.duration import Phases
 from mbrl_hdp.probability import hmm, semi_markov
 from mbrl_hdp.probability.markov import stationary
 from mbrl_hdp.probability.phases import by_context, context_chain, context_of, dense, first_states
-from mbrl_hdp.types import PhaseChain
+from mbrl_hdp.types import ContextChain, PhaseChain
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -121,6 +121,32 @@ def test_gradients(make_log_lik, early):
     each = [torch.autograd.grad(evidence(*inputs)[b], inputs) for b in range(3)]
     for place, value in enumerate(mine):
         torch.testing.assert_close(value, sum(w * one[place] for w, one in zip(weights, each, strict=True)))
+
+
+def test_blocks_of_sequences_are_joined(make_log_lik):
+    """More sequences than fit in a block, with lengths and weights of their own, against the dense chain."""
+    chain, num = phase_chain((1, 3, 2), seed=7), 150
+    log_lik, lengths = make_log_lik(num, 9, 3, seed=6), torch.arange(num) % 10
+    weights = torch.linspace(-1.0, 2.0, num, dtype=torch.float64)
+    whole, context = dense(chain), context_of(chain.sizes)
+    mine = [value.clone().requires_grad_() for value in (chain.initial, chain.stay, chain.moves, log_lik)]
+    initial, stay, moves, own = mine
+    found = semi_markov.log_evidence(
+        PhaseChain(initial, stay, chain.advance, chain.leave, moves, chain.sizes), own, lengths
+    )
+    theirs = [value.clone().requires_grad_() for value in (whole.initial, whole.transition, log_lik)]
+    expected = hmm.log_evidence(ContextChain(*theirs[:2]), theirs[2][..., context], lengths)
+    torch.testing.assert_close(found, expected, **TIGHT)
+    by_own = torch.autograd.grad(weights @ found, mine)
+    by_whole = torch.autograd.grad(weights @ expected, theirs)
+    torch.testing.assert_close(by_own[0], by_whole[0], **TIGHT)
+    torch.testing.assert_close(by_own[1], by_whole[1].diagonal(), **TIGHT)
+    torch.testing.assert_close(by_own[3], by_whole[2], **TIGHT)
+    entered = torch.zeros_like(moves).index_add(0, context, chain.leave[:, None] * by_whole[1][:, [0, 1, 4]])
+    torch.testing.assert_close(by_own[2], entered, **TIGHT)
+    filtered = semi_markov.filter_contexts(chain, log_lik, lengths)
+    states = hmm.filter_contexts(whole, log_lik[..., context], lengths).probs
+    torch.testing.assert_close(filtered.probs, by_context(states, chain.sizes), **TIGHT)
 
 
 def test_one_phase_each_is_the_plain_chain(make_chain, make_log_lik):

@@ -317,3 +317,7 @@ def test_contexts_with_durations_are_not_exported(tmp_path, make_model):
     model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in stays), (2, 1)))
     with pytest.raises(ConfigError, match="contexts of this model have phases"):
         export_onnx(Served(tmp_path, 4, 1, None, model), tmp_path / "out")
+    # One phase each is a plain chain: what `fit` leaves where its comparison settles for geometric.
+    stays = ([0.4, 0.6], [0.9, 0.8], [0.0, 0.0], [0.1, 0.2], [[0.0, 1.0], [1.0, 0.0]])
+    model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in stays), (1, 1)))
+    assert "filter" in export_onnx(Served(tmp_path, 4, 1, None, model), tmp_path / "out")["files"]

@@ -84,6 +84,8 @@ def fitted(settings: Settings, data: Trajectories, dt: float | None = None) -> C
         parts.dynamics,
         max_contexts=settings["max_contexts"],
         seed=settings["seed"],
+        # These studies are about the chain that the prior learns.
+        duration="geometric",
         config=FitConfig(**settings["fit"]),
         dt=dt,
         progress=False,

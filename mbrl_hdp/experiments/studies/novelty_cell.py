@@ -43,7 +43,7 @@ def run(settings: Settings) -> Results:
     config = FitConfig(**settings["fit"])
     model = fit(
         train, parts.prior, parts.distillation, parts.dynamics, settings["max_contexts"], seed,
-        config=config, progress=False, registry=registry,
+        duration="geometric", config=config, progress=False, registry=registry,
     )  # fmt: skip
     model.novelty_alarm(held_out)
     return {
