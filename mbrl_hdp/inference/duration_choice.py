@@ -15,7 +15,7 @@ from jaxtyping import Float
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.inference.duration import ContextDuration, SeveralDurations
-from mbrl_hdp.inference.duration_fit import Episodes, Learned, learn_phases
+from mbrl_hdp.inference.duration_fit import Episodes, Learned, converge, learn_phases
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel, Part
 from mbrl_hdp.probability import semi_markov
@@ -30,6 +30,9 @@ _NUM_ERRORS = 2.0
 _FOLDS = 2
 # With fewer episodes these are cut into pieces for the comparison.
 _FEWEST_EPISODES = 8
+# Larger logs are compared, and the phases counted, on a part of them: steps times contexts, and steps of its pieces.
+_MOST_WORK = 100_000
+_LONGEST_PIECE = 1000
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,13 @@ def choose_duration(part: Part, data: Episodes, task: TaskSpec, registry: Regist
     """Learn a duration; of several candidates the first one, unless another is clearly better."""
     several = part.config.candidates() if isinstance(part.config, SeveralDurations) else [(part.name, part.config)]
     families = [(name, registry.build_duration(name, task, config)) for name, config in several]
-    compared = compare_durations(families, data) if len(families) > 1 else []
+    part_of_data = _within_work(data)
+    compared = compare_durations(families, part_of_data) if len(families) > 1 else []
     clear = [place for place, found in enumerate(compared) if found.is_clear]
     best = max(clear, key=lambda place: compared[place].gain) if clear else 0
-    return Chosen(families[best][0], learn_phases(families[best][1], data), compared)
+    name, family = families[best]
+    learned = learn_phases(family, part_of_data)
+    return Chosen(name, learned if part_of_data is data else converge(family, data, learned), compared)
 
 
 def duration_part(registry: Registry, asked: str | Part | None, before: ContextModel | None) -> Part:
@@ -161,12 +167,28 @@ def _episodes(model: ContextModel, data: Trajectories) -> Episodes:
     return Episodes(found.log_lik.double(), lengths, found.most_likely)
 
 
+def _within_work(data: Episodes) -> Episodes:
+    """Return the data, or of a large log pieces that are spread evenly over it."""
+    num_contexts = data.log_lik.shape[-1]
+    if int(data.lengths.sum()) * num_contexts <= _MOST_WORK:
+        return data
+    pieces = _cut(data, -(-data.labels.shape[1] // _LONGEST_PIECE))
+    mean_steps = float(pieces.lengths.double().mean())
+    num = max(1, round(_MOST_WORK / (num_contexts * mean_steps)))
+    if num >= len(pieces.lengths):
+        return pieces
+    return pieces.chosen(np.linspace(0, len(pieces.lengths) - 1, num).round().astype(np.int64))
+
+
 def _pieces(data: Episodes) -> Episodes:
     """Cut few episodes into pieces, so that halves of them can be compared."""
-    num_episodes, num_steps = data.labels.shape
-    if num_episodes >= _FEWEST_EPISODES:
-        return data
-    num_pieces = -(-2 * _FEWEST_EPISODES // num_episodes)
+    num_episodes = len(data.lengths)
+    return data if num_episodes >= _FEWEST_EPISODES else _cut(data, -(-2 * _FEWEST_EPISODES // num_episodes))
+
+
+def _cut(data: Episodes, num_pieces: int) -> Episodes:
+    """Cut every episode into so many pieces of one length."""
+    num_steps = data.labels.shape[1]
     length = -(-num_steps // num_pieces)
     padding = num_pieces * length - num_steps
     log_lik = torch.nn.functional.pad(data.log_lik, (0, 0, 0, padding)).reshape(-1, length, data.log_lik.shape[-1])

@@ -83,6 +83,11 @@ def learn_phases(family: ContextDuration, data: Episodes) -> Learned:
     return learners[best].refine(first[best])
 
 
+def converge(family: ContextDuration, data: Episodes, learned: Learned) -> Learned:
+    """Go on with more data: the numbers of phases stay, their probabilities are learned anew."""
+    return _Learner(family, data, learned.start).improve(learned.chain, _LONG)
+
+
 class _Learner:
     """EM for one family and one kind of start."""
 

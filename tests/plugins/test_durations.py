@@ -6,10 +6,12 @@ import torch
 
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference import duration_choice
 from mbrl_hdp.inference.duration import Phases, Stays, labelled_stays
-from mbrl_hdp.inference.duration_choice import compare_durations
+from mbrl_hdp.inference.duration_choice import choose_duration, compare_durations
 from mbrl_hdp.inference.duration_fit import Episodes, learn_phases
-from mbrl_hdp.probability import hmm
+from mbrl_hdp.inference.parts import Part
+from mbrl_hdp.probability import hmm, semi_markov
 from mbrl_hdp.probability.phases import context_chain
 from mbrl_hdp.testing import check_duration
 from mbrl_hdp.types import ContextChain, TaskSpec
@@ -85,6 +87,40 @@ def test_few_long_episodes_are_cut_into_pieces():
     data = simulate("minimum", seed=7, num_episodes=2, num_steps=900)
     compared = {each.name: each for each in compare_durations(list(FAMILIES.items()), data)}
     assert compared["minimum"].is_clear
+
+
+def test_a_large_log_is_compared_on_a_part_and_learned_from_all(monkeypatch):
+    """One long episode: the comparison sees pieces within the limit, the stays are those of the whole log."""
+    data = simulate("minimum", seed=11, num_episodes=1, num_steps=6000)
+    seen = []
+
+    def spy(families, part):
+        seen.append(part)
+        return compare_durations(families, part)
+
+    monkeypatch.setattr(duration_choice, "_MOST_WORK", 6000)
+    monkeypatch.setattr(duration_choice, "_LONGEST_PIECE", 200)
+    monkeypatch.setattr(duration_choice, "compare_durations", spy)
+    config = AutoDurationConfig(minimum=MinimumConfig(max_steps=15))
+    chosen = choose_duration(Part("auto", config), data, TaskSpec(max_contexts=3), load_registry())
+    assert chosen.name == "minimum"
+    assert seen[0].labels.shape == (10, 200)
+    # Pieces from all over the log, as they are there.
+    begins = np.linspace(0, 29, 10).round().astype(int) * 200
+    for row, begin in enumerate(begins):
+        torch.testing.assert_close(seen[0].log_lik[row], data.log_lik[0, begin : begin + 200])
+    evidence = {
+        name: semi_markov.filter_contexts(learned.chain, data.log_lik, data.lengths).log_evidence.sum()
+        for name, learned in (("part", learn_phases(FAMILIES["minimum"], seen[0])), ("all", chosen.learned))
+    }
+    assert evidence["all"] > evidence["part"] + 1.0
+    means = 1 / (1 - context_chain(chosen.learned.chain).transition.diagonal().numpy())
+    np.testing.assert_allclose(means, MEANS["minimum"], rtol=0.1)
+
+
+def test_data_within_the_limit_is_used_as_it_is():
+    data = simulate("minimum", seed=3)
+    assert duration_choice._within_work(data) is data
 
 
 @pytest.mark.parametrize("name", FAMILIES)
