@@ -8,10 +8,10 @@ import pytest
 from matplotlib.colors import to_rgb
 
 import mbrl_hdp
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.views import ModelViews, model_views
 from mbrl_hdp.report import views
-from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.figures import contexts_figure
 from mbrl_hdp.report.palette import context_colours
 from mbrl_hdp.report.summary import summarise
