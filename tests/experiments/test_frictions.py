@@ -5,15 +5,17 @@ import io
 import json
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import PendulumEnv
 from rich.console import Console
 
 import mbrl_hdp
 from mbrl_hdp.cli import main
 from mbrl_hdp.doctor import Finding
 from mbrl_hdp.errors import ConfigError, PluginError
-from mbrl_hdp.experiments import loop, metrics
+from mbrl_hdp.experiments import loop, metrics, runs
 from mbrl_hdp.experiments.metrics import RunLog
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.settings_help import completions, settings_of
@@ -220,3 +222,24 @@ def test_a_learned_reward_that_never_saw_a_reward_says_so(tmp_path, capsys):
         capsys.readouterr().err.split()
     )
     assert len(calls) == 2
+
+
+def _without_modes():
+    return PendulumEnv()
+
+
+def _played(env_id, modes):
+    env = SimpleNamespace(metadata={"render_modes": modes})
+    config = SimpleNamespace(env=SimpleNamespace(id=env_id, kwargs={}))
+    return SimpleNamespace(task=SimpleNamespace(env=env), config=config)
+
+
+def test_a_window_of_an_environment_that_draws_none_is_refused_with_a_way_out():
+    with pytest.raises(ConfigError, match=r"--render: Own-v0 cannot draw in a window; --video FILE\.gif"):
+        runs._shown_env(_played("Own-v0", ["rgb_array"]))
+    gymnasium.register("NoWindow-v0", _without_modes)
+    try:
+        with pytest.raises(ConfigError, match=r"--render: NoWindow-v0 opens no window .*--video FILE\.gif"):
+            runs._shown_env(_played("NoWindow-v0", ["human"]))
+    finally:
+        del gymnasium.registry["NoWindow-v0"]
