@@ -53,6 +53,8 @@ _EXTRAS = {
     ),
     "wandb": ("tracker=wandb", "pip install --no-deps -r requirements-extras.lock"),
     "mlflow": ("tracker=mlflow", "pip install --no-deps -r requirements-extras.lock"),
+    "pyarrow": ("parquet files", "pip install pyarrow"),
+    "polars": ("polars tables", "pip install polars"),
     "minari": ("Minari datasets in and out", "pip install --no-deps -r requirements-extras.lock"),
     "gpytorch": ("agent=gpmm", "pip install 'mbrl-hdp[baselines]'"),
     "sb3_contrib": ("agent=rnn_ppo, rnn_ppo_plain, sac_stack", "pip install 'mbrl-hdp[baselines]'"),

@@ -1,6 +1,7 @@
 """Small frictions of daily use that must not come back."""
 
 import dataclasses
+import importlib.util
 import io
 import json
 from types import SimpleNamespace
@@ -13,13 +14,16 @@ from rich.console import Console
 
 import mbrl_hdp
 from mbrl_hdp.cli import main
+from mbrl_hdp.data import minari_files, parquet_files
+from mbrl_hdp.data.logs import is_frame
 from mbrl_hdp.doctor import Finding
-from mbrl_hdp.errors import ConfigError, PluginError
+from mbrl_hdp.errors import ConfigError, MbrlHdpError, PluginError
 from mbrl_hdp.experiments import loop, metrics, runs
 from mbrl_hdp.experiments.metrics import RunLog
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.settings_help import completions, settings_of
 from mbrl_hdp.experiments.studies import load_study, study_names
+from mbrl_hdp.experiments.trackers import check_tracker
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.progress import POLISH, FitProgress, PlainLines
 from mbrl_hdp.inference.saving import load
@@ -243,3 +247,27 @@ def test_a_window_of_an_environment_that_draws_none_is_refused_with_a_way_out():
             runs._shown_env(_played("NoWindow-v0", ["human"]))
     finally:
         del gymnasium.registry["NoWindow-v0"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (parquet_files.import_pyarrow, "pyarrow: pip install pyarrow$"),
+        (minari_files._import_minari, r"--no-deps -r requirements-extras\.lock"),
+        (lambda: check_tracker("wandb"), r"tracker=wandb .*--no-deps -r requirements-extras\.lock"),
+    ],
+)
+def test_a_missing_package_comes_with_a_command_that_works_beside_the_overridden_pins(call, message, monkeypatch):
+    def absent(name, *_):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MbrlHdpError, match=message):
+        call()
+
+
+def test_a_lazy_table_is_recognised_without_being_asked_for_its_columns(recwarn):
+    polars = pytest.importorskip("polars", reason="polars is an extra")
+    assert is_frame(polars.LazyFrame({"obs_a": [0.0, 1.0]}))
+    assert not [warning for warning in recwarn if "LazyFrame" in str(warning.message)]
