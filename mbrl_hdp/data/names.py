@@ -58,7 +58,7 @@ class Names:
 
     def words(self) -> dict[str, Any]:
         """Return what JSON can hold."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+        return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
     def check(self, num_episodes: int, obs_dim: int, act_dim: int) -> None:
         """Raise if the data has another number of columns or episodes.

@@ -135,7 +135,7 @@ class Trajectories:
         if not episodes:
             raise DataError("there are no episodes: at least one is needed")
         lengths = [episode_length(index, episode) for index, episode in enumerate(episodes)]
-        padded = {name: stack([getattr(e, name) for e in episodes], name) for name in Episode._fields}
+        padded: dict[str, Any] = {name: stack([getattr(e, name) for e in episodes], name) for name in Episode._fields}
         return cls(**padded, lengths=lengths, allow_missing=allow_missing)
 
     @staticmethod
