@@ -39,11 +39,12 @@ def _found(summary: FitSummary) -> list[str]:
 
 
 def _steps_of(summary: FitSummary) -> str:
-    """Return how many steps there are, and how many are complete where these are not all."""
+    """Return how many steps there are; without data, whose notes count the holes, also how many are complete."""
     if summary.num_steps is None:
         return f"{summary.num_transitions} steps without missing values"
-    complete = f" ({summary.num_transitions} without missing values)"
-    return f"{summary.num_steps} steps{complete if summary.num_transitions != summary.num_steps else ''}"
+    has_holes = summary.counted is None and summary.num_transitions != summary.num_steps
+    complete = f" ({summary.num_transitions} without missing values)" if has_holes else ""
+    return f"{summary.num_steps} steps{complete}"
 
 
 def _contexts_found(count: int) -> str:
