@@ -124,7 +124,7 @@ def fit(words: list[str]) -> int:
         print(job.yaml(), end="")
         return 0
     outcome = run_job(job)
-    from mbrl_hdp.report.effects import Names
+    from mbrl_hdp.data.names import Names
     from mbrl_hdp.report.fit_report import write_fit_report
 
     names = Names.of(outcome.log)

@@ -52,6 +52,8 @@ _EXTRAS = {
     "wandb": ("tracker=wandb", f"{_PLAIN} -r requirements-extras.lock"),
     "mlflow": ("tracker=mlflow", f"{_PLAIN} -r requirements-extras.lock"),
     "minari": ("Minari datasets in and out", f"{_PLAIN} -r requirements-extras.lock"),
+    "pyarrow": ("parquet files", "pip install pyarrow"),
+    "polars": ("polars tables", "pip install polars"),
     "gpytorch": ("agent=gpmm", "pip install 'mbrl-hdp[baselines]'"),
     "sb3_contrib": ("agent=rnn_ppo, rnn_ppo_plain, sac_stack", "pip install 'mbrl-hdp[baselines]'"),
 }

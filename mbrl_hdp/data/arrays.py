@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import DataError
@@ -22,16 +23,26 @@ _NAMES = {
 }
 
 
-def as_trajectories(data: Any) -> Trajectories:
+def as_trajectories(data: Any, names: Names | None = None) -> Trajectories:
     """Return trajectories from whatever holds them.
 
     Args:
         data: `Trajectories`; a pandas or polars table; an array of observations (`T+1 S` or `N T+1 S`); a list of
             such arrays, of pairs (obs, act) or of `Episode`; a D4RL- or Minari-style dictionary, or a list of them.
+        names: columns to take, in this order, where the data has names too; others are left out.
 
     Raises:
-        DataError: if it is none of these, or does not fit together.
+        DataError: if it is none of these, does not fit together, or lacks columns.
     """
+    read = _read(data)
+    if names is None or read.names is None:
+        return read
+    orders = names.orders(read.names)
+    is_same = orders == (list(range(read.obs_dim)), list(range(read.act_dim)))
+    return read if is_same else read.take_columns(*orders)
+
+
+def _read(data: Any) -> Trajectories:
     if isinstance(data, Trajectories):
         return data
     if isinstance(data, Mapping):
@@ -39,7 +50,7 @@ def as_trajectories(data: Any) -> Trajectories:
     from mbrl_hdp.data.logs import is_frame, log_from_frame  # with pandas, which is slow to import
 
     if is_frame(data):
-        return log_from_frame(data, LogConfig()).data
+        return log_from_frame(data, LogConfig()).named
     if isinstance(data, list | tuple) and len(data):
         return _from_list(data)
     if hasattr(data, "iterate_episodes"):  # a Minari data set

@@ -23,21 +23,30 @@ import numpy as np
 from jaxtyping import Float
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.names import numbered
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 
 
 def save_csv(data: Trajectories, path: str | Path) -> None:
     """Write one row a step; numbers are written so that loading gives exactly the same values back, as float64.
 
-    Missing samples become empty cells. Padding is not written.
+    Missing samples become empty cells. Padding is not written. Columns keep their names behind `obs_` and `act_`.
     """
     optional = [name for name in ("context", "reward", "terminated") if getattr(data, name) is not None]
-    names = [f"obs_{i}" for i in range(data.obs_dim)] + [f"act_{i}" for i in range(data.act_dim)]
+    names = [*_header(data, "obs_"), *_header(data, "act_")]
     with atomic_path(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["episode", "step", *names, *optional])
         for number, episode in enumerate(data):
             writer.writerows(_episode_rows(number, episode))
+
+
+def _header(data: Trajectories, prefix: str) -> tuple[str, ...]:
+    """Return the columns' names with this layout's prefix; numbers where there are none, or two would be the same."""
+    count = data.obs_dim if prefix == "obs_" else data.act_dim
+    known = () if data.names is None else data.names.obs if prefix == "obs_" else data.names.act
+    names = tuple(prefix + name.strip().removeprefix(prefix) for name in known)
+    return names if len(set(names)) == count else numbered(prefix, count)
 
 
 def _episode_rows(number: int, episode: Episode) -> Iterator[tuple[Any, ...]]:

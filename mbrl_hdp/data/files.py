@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mbrl_hdp.data.csv_files import save_csv
 from mbrl_hdp.data.file_names import TEXTS, is_text, text_parts
 from mbrl_hdp.data.minari_files import load_minari, save_minari
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.npz_files import load_npz, save_npz
 from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.data.trajectories import Trajectories
@@ -43,7 +44,7 @@ def load_trajectories(
     config = columns or LogConfig()
     if allow_missing and not config.allow_missing:
         config = LogConfig(**{**config.kept(), "allow_missing": True})
-    return read_log(path_or_id, config).data
+    return read_log(path_or_id, config).named
 
 
 def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> Log:
@@ -100,15 +101,19 @@ def save_trajectories(data: Trajectories, path_or_id: str | Path) -> None:
         _SAVERS[_suffix(path_or_id, tuple(_SAVERS))](data, path_or_id)
 
 
-def numbered(prefix: str, count: int) -> tuple[str, ...]:
-    """Return names for columns that have none."""
-    return tuple(f"{prefix}{number}" for number in range(count))
-
-
 def _numbered(data: Trajectories) -> Log:
     from mbrl_hdp.data.logs import Log
 
-    return Log(data, numbered("obs_", data.obs_dim), numbered("act_", data.act_dim))
+    names = data.names or Names.numbered(data.obs_dim, data.act_dim)
+    return Log(
+        data,
+        tuple(names.obs),
+        tuple(names.act),
+        names.dt,
+        context_names=tuple(names.contexts),
+        episode_names=tuple(names.episodes),
+        units=dict(names.units),
+    )
 
 
 def _checked_name(path: str | Path) -> Path:

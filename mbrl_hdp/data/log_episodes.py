@@ -11,6 +11,7 @@ import pandas as pd
 
 from mbrl_hdp.data.clock import resampled
 from mbrl_hdp.data.log_order import Ordered, Place, count_of, in_order, was
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.roles import LogConfig, Roles
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import DataError
@@ -46,6 +47,11 @@ class Log:
     episode_names: tuple[str, ...] = ()
     stamps: tuple[np.ndarray, ...] = ()
     units: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def named(self) -> Trajectories:
+        """The episodes, which know their names."""
+        return self.data.with_names(Names.of(self))
 
 
 def build_log(frame: pd.DataFrame, roles: Roles, config: LogConfig, place: Place) -> Log:

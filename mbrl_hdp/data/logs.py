@@ -85,7 +85,7 @@ def _with_clock(frame: pd.DataFrame, roles: Roles) -> pd.DataFrame:
 
 def is_frame(value: Any) -> bool:
     """Return whether something is a pandas or polars table."""
-    return type(value).__module__.partition(".")[0] in {"pandas", "polars"} and hasattr(value, "columns")
+    return type(value).__module__.partition(".")[0] in {"pandas", "polars"} and hasattr(type(value), "columns")
 
 
 def as_pandas(frame: Any) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Trajectories to and from Minari datasets (`pip install mbrl-hdp[minari]`)."""
+"""Trajectories to and from Minari datasets (minari and h5py are in requirements-extras.lock)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import DataError
 
 _CONTEXT = "context"
-_INSTALL = "Minari datasets need the packages minari and h5py: pip install mbrl-hdp[minari]"
+_INSTALL = "Minari datasets need minari and h5py: pip install --no-deps -r requirements-extras.lock (in the checkout)"
 
 
 def load_minari(dataset_id: str, allow_missing: bool = False) -> Trajectories:

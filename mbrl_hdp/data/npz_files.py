@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 import zlib
 from dataclasses import fields
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.plain_files import file_problem
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import DataError, did_you_mean
@@ -35,6 +37,8 @@ def save_npz(data: Trajectories, path: str | Path) -> None:
     """
     arrays = {name: getattr(data, name) for name in _FIELDS}
     present = {name: array for name, array in arrays.items() if array is not None}
+    if data.names is not None:
+        present["names"] = json.dumps(data.names.words())
     with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, schema_version=SCHEMA_VERSION, contents=list(present), **present)
 
@@ -63,11 +67,20 @@ def load_npz(path: str | Path, allow_missing: bool = False) -> Trajectories:
     if "obs" not in arrays or unknown:
         problem = f"unknown array {unknown[0]!r}: {did_you_mean(unknown[0], _FIELDS)}" if unknown else "no array 'obs'"
         raise DataError(f"{path} does not hold trajectories: {problem}")
+    names = None if "names" not in arrays else _names(arrays.pop("names"), path)
     is_allowed = bool(np.any(arrays.pop("allow_missing", False))) or allow_missing
     try:
-        return Trajectories(**arrays, allow_missing=is_allowed)
+        return Trajectories(**arrays, allow_missing=is_allowed, names=names)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+
+
+def _names(words: np.ndarray, path: str | Path) -> Names:
+    """Return the names of columns and episodes, which stand in the file as one text of JSON."""
+    try:
+        return Names.from_words(json.loads(str(words)))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: its array 'names' does not hold names of columns: {error}") from error
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Parquet files and folders of them (`pip install mbrl-hdp[parquet]`)."""
+"""Parquet files and folders of them (`pip install pyarrow`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mbrl_hdp.errors import DataError
 _ENDINGS = (".parquet", ".pq")
 PIECE = 500_000
 """Rows that are in memory at a time while a large log is read."""
-_INSTALL = "parquet files need the package pyarrow: pip install mbrl-hdp[parquet]"
+_INSTALL = "parquet files need the package pyarrow: pip install pyarrow"
 
 
 def is_parquet(path: str | Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +20,8 @@ from mbrl_hdp.data.checks import (
     number_array,
     terminated_array,
 )
+from mbrl_hdp.data.names import Names, joined
+from mbrl_hdp.data.padding import episode_length, stack
 from mbrl_hdp.errors import DataError
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class Trajectories:
         reward: rewards, `N T`; None where unknown.
         terminated: True at the transition into a terminal state, `N T`; None where unknown.
         allow_missing: whether NaN may mark missing samples.
+        names: what columns and episodes are called; None: they are numbered. Words for people: not compared by `==`.
 
     Example:
         >>> data = Trajectories(obs=np.zeros((5, 101, 4)), act=np.zeros((5, 100, 1)))
@@ -82,6 +86,7 @@ class Trajectories:
     reward: Float[np.ndarray, "N T"] | None
     terminated: Bool[np.ndarray, "N T"] | None
     allow_missing: bool
+    names: Names | None
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class Trajectories:
         reward: Any = None,
         terminated: Any = None,
         allow_missing: bool = False,
+        names: Names | None = None,
     ) -> None:
         obs = float_array("obs", obs)
         if obs.ndim == 2:
@@ -117,7 +123,9 @@ class Trajectories:
             context = context_array(context, is_step, allow_missing)
         if terminated is not None:
             terminated = terminated_array(terminated, lengths, max_steps)
-        checked = (obs, act, lengths, context, reward, terminated, bool(allow_missing))
+        if names is not None:
+            names.check(num_episodes, obs.shape[2], act.shape[2])
+        checked = (obs, act, lengths, context, reward, terminated, bool(allow_missing), names)
         for field, value in zip(fields(self), checked, strict=True):
             object.__setattr__(self, field.name, value)
 
@@ -126,8 +134,8 @@ class Trajectories:
         """Pad episodes of any lengths into one set; optional arrays are given in all episodes or in none."""
         if not episodes:
             raise DataError("there are no episodes: at least one is needed")
-        lengths = [_episode_length(index, episode) for index, episode in enumerate(episodes)]
-        padded = {name: _stack([getattr(e, name) for e in episodes], name) for name in Episode._fields}
+        lengths = [episode_length(index, episode) for index, episode in enumerate(episodes)]
+        padded: dict[str, Any] = {name: stack([getattr(e, name) for e in episodes], name) for name in Episode._fields}
         return cls(**padded, lengths=lengths, allow_missing=allow_missing)
 
     @staticmethod
@@ -164,13 +172,23 @@ class Trajectories:
             obs, act, ignore, episode, time, context, reward, terminated, gaps, max_gap, resample, allow_missing
         )
         config.check()
-        return log_from_frame(frame, config).data
+        return log_from_frame(frame, config).named
+
+    def with_names(self, names: Names | None) -> Trajectories:
+        """Return the same data, not copied, under other names."""
+        if names is not None:
+            names.check(self.num_episodes, self.obs_dim, self.act_dim)
+        named = copy.copy(self)
+        object.__setattr__(named, "names", names)
+        return named
 
     @staticmethod
     def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
         """Join sets of episodes; shorter ones are padded. Context, reward, terminated: in all of them or in none."""
         episodes = [episode for part in parts for episode in part]
-        return Trajectories.from_episodes(episodes, allow_missing=any(part.allow_missing for part in parts))
+        names = joined([part.names for part in parts], [part.num_episodes for part in parts])
+        together = Trajectories.from_episodes(episodes, allow_missing=any(part.allow_missing for part in parts))
+        return together.with_names(names)
 
     @staticmethod
     def load(path: str | Path, allow_missing: bool = False) -> Trajectories:
@@ -256,14 +274,19 @@ class Trajectories:
             chosen = np.atleast_1d(np.arange(self.num_episodes)[indices])
         except IndexError as error:
             raise DataError(f"cannot select episodes from a set of {self.num_episodes}: {error}") from error
-        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allow_missing"}
-        taken = {name: None if array is None else array[chosen] for name, array in arrays.items()}
-        return Trajectories(**taken, allow_missing=self.allow_missing)
+        taken = {name: None if array is None else array[chosen] for name, array in self._arrays().items()}
+        names = None if self.names is None else self.names.of_episodes(chosen.tolist())
+        return Trajectories(**taken, allow_missing=self.allow_missing, names=names)
 
     def take_columns(self, obs: Sequence[int], act: Sequence[int]) -> Trajectories:
         """Take some columns of observations and actions, in the order given."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Trajectories(**{**arrays, "obs": self.obs[..., list(obs)], "act": self.act[..., list(act)]})
+        taken = {**self._arrays(), "obs": self.obs[..., list(obs)], "act": self.act[..., list(act)]}
+        names = None if self.names is None else self.names.of_columns(obs, act)
+        return Trajectories(**taken, allow_missing=self.allow_missing, names=names)
+
+    def _arrays(self) -> dict[str, Any]:
+        named = (field.name for field in fields(self) if field.name not in {"allow_missing", "names"})
+        return {name: getattr(self, name) for name in named}
 
     def split(self, parts: float | Sequence[int], seed: int = 0) -> tuple[Trajectories, ...]:
         """Split at random into sets of whole episodes.
@@ -333,42 +356,6 @@ def _act_array(act: Any, num_episodes: int, max_steps: int, dtype: np.dtype[Any]
             f"a single column still has its own axis), got {list(array.shape)}"
         )
     return array
-
-
-def _episode_length(index: int, episode: Episode) -> int:
-    """Count transitions; padding would hide arrays of one episode that do not fit together, so look before it."""
-    length = np.atleast_1d(number_array("obs", episode.obs)).shape[0] - 1
-    for name in ("act", "context", "reward"):
-        value = getattr(episode, name)
-        shape = (length,) if value is None else number_array(name, value).shape
-        if shape[:1] != (length,):
-            raise DataError(
-                f"{name} of episode {index} has shape {list(shape)}, but {length + 1} observations make "
-                f"{length} transitions"
-            )
-    return length
-
-
-def _stack(values: list[Any], name: str) -> np.ndarray | None:
-    """Pad `L ...` arrays of several episodes with zeros to one `N max(L) ...` array; None if all of them are None."""
-    missing = [index for index, value in enumerate(values) if value is None]
-    if len(missing) == len(values):
-        return None
-    if missing:
-        raise DataError(f"{name} is given for some episodes but not for episode {missing[0]}: give it for all or none")
-    arrays = [number_array(name, value) for value in values]
-    for index, array in enumerate(arrays):
-        if array.shape[1:] != arrays[0].shape[1:] or array.ndim != arrays[0].ndim:
-            raise DataError(
-                f"{name} of episode {index} has shape {list(array.shape)}, episode 0 {list(arrays[0].shape)}"
-            )
-    if arrays[0].ndim == 0:
-        return np.stack(arrays)
-    shape = (len(arrays), max(map(len, arrays)), *arrays[0].shape[1:])
-    padded = np.zeros(shape, np.result_type(*arrays))
-    for row, array in zip(padded, arrays, strict=True):
-        row[: len(array)] = array
-    return padded
 
 
 def _split_counts(parts: float | Sequence[int], num_episodes: int) -> list[int]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.data.files import has_columns, numbered, read_log
+from mbrl_hdp.data.files import has_columns, read_log
 from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.manifest import check_file
+from mbrl_hdp.data.names import Names, numbered
 from mbrl_hdp.data.plain_files import read_json
 from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.data.roles import LogConfig
@@ -99,22 +99,10 @@ class ColumnNames:
 
     def _reordered(self, log: Log, source: str) -> Log:
         """Put the columns of a log into the model's order."""
-        orders = []
-        for kind, mine, theirs in (("obs_", self.obs, log.obs_names), ("act_", self.act, log.act_names)):
-            is_numbered = any(names == numbered(kind, len(names)) for names in (mine, theirs))
-            if set(mine) <= set(theirs):
-                orders.append([theirs.index(name) for name in mine])
-            elif is_numbered and len(mine) == len(theirs):
-                orders.append(list(range(len(mine))))
-            else:
-                raise DataError(
-                    f"{source}: the model was learned on columns {_listed(mine)}, this file has {_listed(theirs)}; "
-                    f"missing are {_listed([name for name in mine if name not in theirs])}"
-                )
+        try:
+            orders = Names(self.obs, self.act).orders(Names.of(log))
+        except DataError as error:
+            raise DataError(f"{source}: {error}") from error
         if all(order == list(range(len(order))) for order in orders) and log.data.obs_dim == len(self.obs):
             return log
         return replace(log, data=log.data.take_columns(*orders), obs_names=self.obs, act_names=self.act)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "(none)"

@@ -15,6 +15,7 @@ from mbrl_hdp.data.atomic import atomic_path, clear_leftovers
 from mbrl_hdp.data.files import read_log
 from mbrl_hdp.data.logs import Log, count_of
 from mbrl_hdp.data.manifest import write_manifest
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, short
@@ -177,6 +178,7 @@ def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> Co
         registry=job.registry,
         device=typed.device,
     )
+    model.names = Names.of(log).of_episodes()
     if aside is not None:
         model.novelty_alarm(aside)
     return model

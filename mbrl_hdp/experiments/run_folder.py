@@ -108,8 +108,9 @@ def check_trust(words: Mapping[str, Any], folder: Path, is_trusted: bool) -> Non
     if needs_trust(words) and not is_trusted:
         named = ", ".join(f"{module} ({key})" for key, module in _imports(words))
         raise ConfigError(
-            f"{folder} would import code: {named}; add --trust if you know what these modules do (they are looked for "
-            "among installed packages, on PYTHONPATH and in the current directory, never in the run directory)"
+            f"{folder} would import code: {named}; add --trust (in Python: is_trusted=True) if you know what these "
+            "modules do (they are looked for among installed packages, on PYTHONPATH and in the current directory, "
+            "never in the run directory)"
         )
     from mbrl_hdp.experiments.user_code import close_folder
 

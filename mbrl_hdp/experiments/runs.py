@@ -66,7 +66,12 @@ def evaluate_run(
 def _shown_env(run: Run) -> Any:
     if "human" not in run.task.env.metadata.get("render_modes", []):
         raise ConfigError(f"--render: {run.config.env.id} cannot draw in a window; --video FILE.gif writes an episode")
-    return make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "human"})
+    try:
+        return make_env(run.config.env.id, {**run.config.env.kwargs, "render_mode": "human"})
+    except ConfigError as error:
+        raise ConfigError(
+            f"--render: {run.config.env.id} opens no window (let it take render_mode, or use --video FILE.gif): {error}"
+        ) from error
 
 
 def tune_run(folder: Path, is_trusted: bool = False) -> str:

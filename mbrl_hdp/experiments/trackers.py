@@ -50,7 +50,10 @@ def check_tracker(name: str) -> None:
     """
     package = _PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
-        raise ConfigError(f"tracker={name} needs a package that is not installed: pip install 'mbrl-hdp[{name}]'")
+        raise ConfigError(
+            f"tracker={name} needs a package that is not installed: pip install --no-deps -r requirements-extras.lock "
+            "(in the checkout)"
+        )
 
 
 def open_tracker(name: str, folder: Path, settings: Mapping[str, Any]) -> Tracker:

@@ -94,7 +94,7 @@ def fit(
     recipe = RECIPES[config.recipe]
     config = recipe.settle(config)
     check_device(device)
-    data = as_trajectories(data)
+    data = as_trajectories(data, warm_start.names if warm_start else None)
     check_learnable(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
     lasting = duration_part(registry, duration, warm_start)
@@ -136,17 +136,24 @@ def fit(
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
+        num_steps=data.num_transitions,
         seed=seed,
         runs=runs.entries(best),
         polish=polished,
         search=found,
         num_held_out=0 if held_out is train else held_out.num_episodes,
     )
-    model = model.to("cpu")
+    model = _named(model, data).to("cpu")
     if warm_start is None:
         add_levels(model, data)
     learn_duration(model, data, lasting, registry)
     model.report.fit_time_s = time.perf_counter() - started
+    return model
+
+
+def _named(model: ContextModel, data: Trajectories) -> ContextModel:
+    """Let a model know the names of its columns; a refit on data without names keeps those it has."""
+    model.names = model.names if data.names is None else data.names.of_episodes()
     return model
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mbrl_hdp.belief.phase_filter import PhaseUpdate
 from mbrl_hdp.data.arrays import as_trajectories
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
@@ -59,6 +60,7 @@ class ContextModel(mbrl.models.Model):
         level_heads: parameters of the heads of merged contexts, one for each merge of `report.levels`.
         is_settled: whether every active slot is a context, because the number was known (`fit.num_contexts`).
         phases: how long contexts last, where that was learned (docs/durations.md); it then replaces the prior's chain.
+        names: what the columns are called in the data that it was learned from; None: they are numbered.
         novelty: what the novelty alarm was calibrated on; None before. A refit starts without.
     """
 
@@ -74,6 +76,7 @@ class ContextModel(mbrl.models.Model):
         self.level_heads: dict[str, Tensor] = {}
         self.is_settled = False
         self.phases: PhaseChain | None = None
+        self.names: Names | None = None
         self.num_data_episodes: int | None = None
         self.num_data_transitions: int | None = None
         self.register_buffer("is_active", torch.ones(task.max_contexts, dtype=torch.bool))
@@ -188,9 +191,9 @@ class ContextModel(mbrl.models.Model):
             >>> found.filtered, found.smoothed, found.most_likely, found.log_likelihood, found.predicted
 
         Raises:
-            DataError: if the data has other widths than the model was learned on.
+            DataError: if the data has other columns than the model was learned on; named ones may be in any order.
         """
-        data = as_trajectories(data)
+        data = as_trajectories(data, self.names)
         if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):
             raise DataError(
                 f"the model was learned on {self.task.obs_dim} observations and {self.task.act_dim} actions a step; "
@@ -356,7 +359,7 @@ class ContextModel(mbrl.models.Model):
         """Return a matplotlib figure of contexts over time; episodes by number, columns by number or name.
 
         Example:
-            >>> model.plot_contexts(df, episodes=[0], columns=["obs_temp"]).savefig("contexts.png")
+            >>> model.plot_contexts(df, episodes=[0], columns=["temp"]).savefig("contexts.png")
         """
         return model_views().plot_contexts(self, data, episodes, columns)
 

@@ -30,7 +30,7 @@ class FitReport:
 
     Attributes:
         num_episodes: episodes it was learned from.
-        num_transitions: observed transitions among them.
+        num_transitions: their transitions without missing values.
         seed: seed of the fit.
         runs: one entry a run: transition model, where it started, steps that it took, whether it ended before the last
             one, scores on held-out data, whether it was taken.
@@ -41,6 +41,7 @@ class FitReport:
         duration: how long contexts last: name, number of phases of each, how episodes begin, what was compared.
         num_held_out: episodes that the runs were scored on and did not learn from; 0: scored on the data of learning.
         fit_time_s: seconds that the fit took.
+        num_steps: all their transitions; None in models of earlier versions.
     """
 
     num_episodes: int = 0
@@ -53,3 +54,4 @@ class FitReport:
     duration: dict[str, Any] = field(default_factory=dict)
     num_held_out: int = 0
     fit_time_s: float = 0.0
+    num_steps: int | None = None

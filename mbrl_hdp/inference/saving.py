@@ -19,6 +19,7 @@ import torch
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.manifest import MANIFEST
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, PluginError, did_you_mean
 from mbrl_hdp.hooks import Registry, load_registry
@@ -49,6 +50,7 @@ def save_model(model: ContextModel, folder: Path) -> None:
         },
         "report": dataclasses.asdict(model.report),
         "is_settled": model.is_settled,
+        "names": None if model.names is None else model.names.words(),
         **({} if model.phases is None else {"phases": list(model.phases.sizes)}),
         "novelty": None if model.novelty is None else model.novelty.words(),
     }
@@ -82,11 +84,12 @@ def load(folder: str | Path, registry: Registry | None = None, device: str = "cp
         kinds = (*_KINDS, *([_DURATION] if _DURATION in words["parts"] else []))
         parts = ModelParts(**{kind: _part(kind, words["parts"][kind], registry) for kind in kinds})
         report = FitReport(**words["report"])
-    except (KeyError, TypeError) as error:
+        names = Names.from_words(words["names"]) if words.get("names") else None  # earlier versions have none
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / _NUMBERS} is damaged: {error}; save the model again") from error
     model = build_model(parts, task, registry)
     _fill(model, words, tensors, folder / _NUMBERS)
-    model.report = report
+    model.report, model.names = report, names
     return model.to(resolve_device(device, lambda: has_small_networks(model.dynamics)))
 
 

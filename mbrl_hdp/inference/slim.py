@@ -43,7 +43,7 @@ def without_spurious(model: ContextModel, registry: Registry | None = None) -> C
             own.copy_(shared)
     assert isinstance(small.prior, StartablePrior)
     small.prior.start_from(model.chain, max(_LEAST_STRENGTH, float(model.report.num_transitions)))
-    small.report = model.report
+    small.report, small.names = model.report, model.names
     small.is_settled = model.is_settled
     small.extract()
     small.use_phases(model.phases)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
-
-if TYPE_CHECKING:
-    from mbrl_hdp.data.logs import Log
 
 _MOST_ROWS = 3000
 _MOST_WORDS = 4
@@ -42,32 +39,6 @@ class Effect:
     drift: list[float]
     noise: list[float]
     words: list[str]
-
-
-@dataclass(frozen=True)
-class Names:
-    """What columns and episodes are called in words.
-
-    Attributes:
-        obs: observation columns.
-        act: action columns.
-        units: unit of every column that has one.
-        episodes: what the episodes are called in the file; empty: they are numbered.
-        dt: seconds per step; None where there is no clock.
-        contexts: what the true contexts are called in the file; empty: they are numbered, or unknown.
-    """
-
-    obs: Sequence[str]
-    act: Sequence[str]
-    units: Mapping[str, str] = field(default_factory=dict)
-    episodes: Sequence[str] = ()
-    dt: float | None = None
-    contexts: Sequence[str] = ()
-
-    @staticmethod
-    def of(log: Log) -> Names:
-        """Take the names from a table that was read."""
-        return Names(log.obs_names, log.act_names, log.units, log.episode_names, log.dt, log.context_names)
 
 
 def effects(model: ContextModel, found: Analysis, names: Names) -> list[Effect]:

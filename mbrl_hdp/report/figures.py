@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.errors import DataError, did_you_mean
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
-from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.palette import DROPPED, UNKNOWN, context_colours
 from mbrl_hdp.report.stays import stays_figure
 from mbrl_hdp.report.summary import FitSummary, Truth

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
-from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.figures import save_figures
 from mbrl_hdp.report.html import FILE_NAME, save_page
 from mbrl_hdp.report.page_data import fit_page

@@ -17,9 +17,10 @@ from markupsafe import Markup
 
 import mbrl_hdp
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.report import page_charts
-from mbrl_hdp.report.effects import Effect, Names, effect_rows
+from mbrl_hdp.report.effects import Effect, effect_rows
 from mbrl_hdp.report.page_data import ModelView, Page, gather
 from mbrl_hdp.report.palette import context_colours
 from mbrl_hdp.report.timeline import MOST_COLUMNS, Runs, Timeline

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from mbrl_hdp.data.files import numbered
 from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.names import numbered
 from mbrl_hdp.data.plain_files import check_plain_yaml, file_problem, read_json, read_words
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import DataError, MbrlHdpError

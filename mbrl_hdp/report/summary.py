@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from mbrl_hdp.data.atomic import atomic_path
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.experiments.summary import git_commit, versions
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delays, transition_error
 from mbrl_hdp.inference.verdict import facts
 from mbrl_hdp.report.advice import Advice, advise
-from mbrl_hdp.report.effects import Effect, Names, effects
+from mbrl_hdp.report.effects import Effect, effects
 from mbrl_hdp.report.label_counts import Counted, count_labels
 from mbrl_hdp.report.sensor_noise import sensor_noise
 from mbrl_hdp.report.stays import StayFit, stay_fits
@@ -74,7 +75,7 @@ class FitSummary:
         equations: what every context does to each column, where the transition model can be written down.
         num_episodes: episodes of the data.
         num_transitions: transitions of the data without missing values.
-        num_steps: all transitions of the data.
+        num_steps: all transitions of the data; None where a model of an earlier version is asked without data.
         truth: scores against the truth; None where it is unknown.
         seed: seed of the fit.
         wall_time_s: seconds that it took.
@@ -110,7 +111,7 @@ class FitSummary:
     levels: list[dict[str, Any]]
     num_episodes: int
     num_transitions: int
-    num_steps: int
+    num_steps: int | None
     search: dict[str, Any]
     equations: list[list[str]]
     truth: Truth | None
@@ -162,12 +163,9 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
     Args:
         model: the fitted model.
         found: `model.analyse(data)`; without it, what needs data is left out.
-        names: names of the columns; numbered ones by default.
+        names: names of the columns; by default those of the data or the model, else numbers.
     """
-    names = names or Names(
-        [f"obs_{number}" for number in range(model.task.obs_dim)],
-        [f"act_{number}" for number in range(model.task.act_dim)],
-    )
+    names = names or _names(model, found)
     known = facts(model, found)
     truth = None if found is None else compare(model, found)
     return FitSummary(
@@ -176,7 +174,7 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         transition=model.transition.tolist(),
         log_likelihood=None if found is None else found.log_likelihood_per_step,
         levels=model.report.levels,
-        num_steps=known["num_transitions"] if found is None else int(found.data.is_step.sum()),
+        num_steps=model.report.num_steps if found is None else int(found.data.is_step.sum()),
         equations=_equations(model, names),
         truth=truth,
         seed=model.report.seed,
@@ -191,6 +189,13 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         duration=model.report.duration,
         stays=[] if found is None else stay_fits(model, found.most_likely),
     )
+
+
+def _names(model: ContextModel, found: Analysis | None) -> Names:
+    """Return the names of the data, else the model's; a model's own are better than numbers."""
+    numbers = Names.numbered(model.task.obs_dim, model.task.act_dim)
+    known = [names for names in (None if found is None else found.data.names, model.names) if names is not None]
+    return next((names for names in known if tuple(names.obs) != numbers.obs), known[0] if known else numbers)
 
 
 def _equations(model: ContextModel, names: Names) -> list[list[str]]:

@@ -29,13 +29,22 @@ def summary_text(summary: FitSummary) -> str:
 def _found(summary: FitSummary) -> list[str]:
     contexts = _contexts_found(summary.num_contexts)
     return [
-        f"{contexts} in {summary.num_steps} steps of {summary.num_episodes} "
+        f"{contexts} in {_steps_of(summary)} of {summary.num_episodes} "
         f"{'episode' if summary.num_episodes == 1 else 'episodes'} "
         f"(at most {summary.max_contexts} were allowed; prior {summary.parts['prior']}, dynamics "
         f"{summary.parts['dynamics']}, seed {summary.seed}, {summary.wall_time_s:.0f} s)",
         f"How sure: {summary.advice.verdict}",
         *(f"Note: {remark}" for remark in summary.remarks),
     ]
+
+
+def _steps_of(summary: FitSummary) -> str:
+    """Return how many steps there are; without data, whose notes count the holes, also how many are complete."""
+    if summary.num_steps is None:
+        return f"{summary.num_transitions} steps without missing values"
+    has_holes = summary.counted is None and summary.num_transitions != summary.num_steps
+    complete = f" ({summary.num_transitions} without missing values)" if has_holes else ""
+    return f"{summary.num_steps} steps{complete}"
 
 
 def _contexts_found(count: int) -> str:

@@ -10,12 +10,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mbrl_hdp.data.arrays import as_trajectories
-from mbrl_hdp.data.logs import is_frame, log_from_frame
-from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
-from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.figures import contexts_figure, stationary_figure, transition_figure
 from mbrl_hdp.report.summary import FitSummary, summarise
 
@@ -60,9 +56,5 @@ def html(model: ContextModel) -> str:
 def _summed_up(model: ContextModel, data: Any) -> tuple[Analysis | None, FitSummary]:
     if data is None:
         return None, summarise(model)
-    if is_frame(data):
-        log = log_from_frame(data, LogConfig())
-        found, names = model.analyse(log.data), Names.of(log)
-        return found, summarise(model, found, names)
-    found = model.analyse(as_trajectories(data))
+    found = model.analyse(data)
     return found, summarise(model, found)

@@ -17,7 +17,7 @@ def test_without_minari_the_error_says_how_to_install_it(full_data, monkeypatch)
 
     monkeypatch.setattr(importlib, "import_module", refuse)
     for call in (lambda: load_trajectories("minari:a/b-v0"), lambda: save_trajectories(full_data, "minari:a/b-v0")):
-        with pytest.raises(DataError, match=r"pip install mbrl-hdp\[minari\]"):
+        with pytest.raises(DataError, match=r"pip install --no-deps -r requirements-extras\.lock"):
             call()
 
 

@@ -1,23 +1,29 @@
 """Small frictions of daily use that must not come back."""
 
 import dataclasses
+import importlib.util
 import io
 import json
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import PendulumEnv
 from rich.console import Console
 
 import mbrl_hdp
 from mbrl_hdp.cli import main
+from mbrl_hdp.data import minari_files, parquet_files
+from mbrl_hdp.data.logs import is_frame
 from mbrl_hdp.doctor import Finding
-from mbrl_hdp.errors import ConfigError, PluginError
-from mbrl_hdp.experiments import loop, metrics
+from mbrl_hdp.errors import ConfigError, MbrlHdpError, PluginError
+from mbrl_hdp.experiments import loop, metrics, runs
 from mbrl_hdp.experiments.metrics import RunLog
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.settings_help import completions, settings_of
 from mbrl_hdp.experiments.studies import load_study, study_names
+from mbrl_hdp.experiments.trackers import check_tracker
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.progress import POLISH, FitProgress, PlainLines
 from mbrl_hdp.inference.saving import load
@@ -220,3 +226,48 @@ def test_a_learned_reward_that_never_saw_a_reward_says_so(tmp_path, capsys):
         capsys.readouterr().err.split()
     )
     assert len(calls) == 2
+
+
+def _without_modes():
+    return PendulumEnv()
+
+
+def _played(env_id, modes):
+    env = SimpleNamespace(metadata={"render_modes": modes})
+    config = SimpleNamespace(env=SimpleNamespace(id=env_id, kwargs={}))
+    return SimpleNamespace(task=SimpleNamespace(env=env), config=config)
+
+
+def test_a_window_of_an_environment_that_draws_none_is_refused_with_a_way_out():
+    with pytest.raises(ConfigError, match=r"--render: Own-v0 cannot draw in a window; --video FILE\.gif"):
+        runs._shown_env(_played("Own-v0", ["rgb_array"]))
+    gymnasium.register("NoWindow-v0", _without_modes)
+    try:
+        with pytest.raises(ConfigError, match=r"--render: NoWindow-v0 opens no window .*--video FILE\.gif"):
+            runs._shown_env(_played("NoWindow-v0", ["human"]))
+    finally:
+        del gymnasium.registry["NoWindow-v0"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (parquet_files.import_pyarrow, "pyarrow: pip install pyarrow$"),
+        (minari_files._import_minari, r"--no-deps -r requirements-extras\.lock"),
+        (lambda: check_tracker("wandb"), r"tracker=wandb .*--no-deps -r requirements-extras\.lock"),
+    ],
+)
+def test_a_missing_package_comes_with_a_command_that_works_beside_the_overridden_pins(call, message, monkeypatch):
+    def absent(name, *_):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MbrlHdpError, match=message):
+        call()
+
+
+def test_a_lazy_table_is_recognised_without_being_asked_for_its_columns(recwarn):
+    polars = pytest.importorskip("polars", reason="polars is an extra")
+    assert is_frame(polars.LazyFrame({"obs_a": [0.0, 1.0]}))
+    assert not [warning for warning in recwarn if "LazyFrame" in str(warning.message)]

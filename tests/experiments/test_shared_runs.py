@@ -65,7 +65,7 @@ class TestTrust:
     )
     def test_modules_are_named_before_they_are_imported(self, run, changed, named):
         rewrite(run, **changed)
-        with pytest.raises(ConfigError, match=f"would import code: .*{named}.*--trust"):
+        with pytest.raises(ConfigError, match=f"would import code: .*{named}.*--trust .in Python: is_trusted=True"):
             load_run(run)
         assert "evil" not in sys.modules
 

@@ -83,6 +83,6 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(caplog):
 
 def test_a_tracker_that_is_not_installed_is_refused_before_any_work(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"tracker=wandb needs.*mbrl-hdp\[wandb\]"):
+    with pytest.raises(ConfigError, match=r"tracker=wandb needs.*requirements-extras\.lock"):
         check_tracker("wandb")
     check_tracker("tensorboard")

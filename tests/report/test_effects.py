@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts, Part
-from mbrl_hdp.report.effects import Effect, Names, effect_lines, effect_rows, effect_table, effects
+from mbrl_hdp.report.effects import Effect, effect_lines, effect_rows, effect_table, effects
 from mbrl_hdp.report.sensor_noise import lag_correlation, sensor_noise
 from mbrl_hdp.types import TaskSpec
 

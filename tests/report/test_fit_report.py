@@ -9,8 +9,8 @@ import torch
 from matplotlib.image import imread
 
 from mbrl_hdp import FitConfig, Trajectories, fit
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.inference.verdict import slot_mass
-from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.figures import save_figures, transition_figure
 from mbrl_hdp.report.fit_report import write_fit_report
 from mbrl_hdp.report.palette import context_colours

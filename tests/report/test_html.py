@@ -17,11 +17,11 @@ from PIL import Image
 from mbrl_hdp import FitConfig, Trajectories, fit
 from mbrl_hdp.cli import main
 from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import CheckpointError, DataError
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.report.curves import read_run
-from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.fit_report import write_fit_report
 from mbrl_hdp.report.html import render, save_page, write_page
 from mbrl_hdp.report.live import LivePage, make_server

@@ -1,17 +1,21 @@
 """A model shows itself in Python and in a notebook."""
 
+import copy
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.colors import to_rgb
 
 import mbrl_hdp
+from mbrl_hdp.data.names import Names
+from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.views import ModelViews, model_views
 from mbrl_hdp.report import views
-from mbrl_hdp.report.effects import Names
 from mbrl_hdp.report.figures import contexts_figure
 from mbrl_hdp.report.palette import context_colours
 from mbrl_hdp.report.summary import summarise
@@ -91,6 +95,52 @@ def test_time_units_and_names_of_episodes_where_known(fitted):
     assert below.get_xlabel() == "time in minutes (a step is 60 s)"
     assert below.get_xlim() == (0.0, 19.0)
     assert top.lines[0].get_xdata().tolist() == list(range(20))
+
+
+def test_a_model_keeps_the_names_of_its_columns(fitted, tmp_path):
+    _, frame = fitted
+    names = {"obs_a": "heading", "obs_b": "speed", "obs_c": "depth", "act_u": "rudder"}
+    table = frame.rename(columns=names)
+    asked = {"obs": ["heading", "speed", "depth"], "act": ["rudder"], "episode": "episode", "ignore": ["*"]}
+    data = mbrl_hdp.Trajectories.from_frame(table, **asked)
+    quick = mbrl_hdp.FitConfig(num_steps=2, polish_steps=1, num_restarts=1, start="random")
+    named = mbrl_hdp.fit(data, dynamics="linear", max_contexts=2, config=quick, progress=False)
+    plain = mbrl_hdp.fit(data.with_names(None), dynamics="linear", max_contexts=2, config=quick, progress=False)
+    assert plain.names is None
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(named.parameters(), plain.parameters(), strict=True))
+    named.save(tmp_path)
+    loaded = mbrl_hdp.load(tmp_path)
+    assert loaded.names == named.names == Names(("heading", "speed", "depth"), ("rudder",))
+    for known in (data, data.with_names(None)):
+        figure = loaded.plot_contexts(known, columns=["depth"])
+        assert figure.axes[0].lines[0].get_label().startswith("depth")
+    swapped = mbrl_hdp.Trajectories.from_frame(table, **{**asked, "obs": ["depth", "speed", "heading"]})
+    np.testing.assert_array_equal(loaded.smooth(swapped), loaded.smooth(data))
+    with pytest.raises(DataError, match="missing are heading, speed, depth"):
+        loaded.analyse(frame)
+    again = mbrl_hdp.fit(data.with_names(None), config=quick, progress=False, warm_start=loaded)
+    assert again.names == loaded.names
+
+
+def test_a_model_saved_without_names_still_loads(fitted, tmp_path):
+    model, frame = fitted
+    model.save(tmp_path)
+    tensors, words = read_tensors(tmp_path / "model.safetensors")
+    del words["names"], words["report"]["num_steps"]
+    write_tensors(tmp_path / "model.safetensors", tensors, words)
+    old = mbrl_hdp.load(tmp_path)
+    assert old.names is None
+    np.testing.assert_array_equal(old.smooth(frame), model.smooth(frame))
+    assert f"{model.report.num_transitions} steps without missing values of" in str(old)
+
+
+def test_a_model_without_data_says_what_it_counts(fitted):
+    model, _ = fitted
+    report = replace(model.report, num_steps=57, num_transitions=41)
+    holey = copy.deepcopy(model)
+    holey.report = report
+    assert " in 57 steps (41 without missing values) of 3 episodes " in str(holey)
+    assert " in 57 steps of 3 episodes " in str(model)
 
 
 def test_a_notebook_shows_it(fitted):
