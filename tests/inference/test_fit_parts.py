@@ -73,7 +73,7 @@ def test_whether_networks_are_small_is_asked_of_the_model_that_is_learned(data, 
     asked = []
     monkeypatch.setattr(fit_module, "has_small_networks", lambda dynamics: asked.append(dynamics) or True)
     monkeypatch.setattr(fit_module, "resolve_device", lambda _, is_small: torch.device("cpu" if is_small() else "meta"))
-    settings = {"dynamics": "linear", "max_contexts": 2, "config": QUICK, "progress": False}
+    settings = {"dynamics": "linear", "max_contexts": 2, "duration": "geometric", "config": QUICK, "progress": False}
     model = mbrl_hdp.fit(data, **settings)
     mbrl_hdp.fit(data, **settings, warm_start=model)
     assert asked[0].max_contexts == 2

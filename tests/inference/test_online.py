@@ -139,7 +139,8 @@ def run(target):
 def measure(target):
     run(target)
     tracemalloc.start()
-    run(target)
+    for _ in range(20):
+        run(target)  # objects that numba keeps for its next calls are traced from here on
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     run(target)
