@@ -108,9 +108,12 @@ def _dropped_below(summary: FitSummary) -> str:
     return f"{summary.train_threshold:.1%} while learning and {end} at the end" if is_higher else end
 
 
-def _largest_dropped(dropped: list[float]) -> str:
+def _largest_dropped(dropped: list[float], summary: FitSummary) -> str:
     words = "the dropped slot has" if len(dropped) == 1 else f"largest of {len(dropped)} dropped slots"
-    return f"{words} {max(dropped):.2%}"
+    limit = max(summary.threshold or 0.0, summary.train_threshold or 0.0)
+    # It was below the limit when it was dropped; on a short log the prior then expects more of contexts not yet seen.
+    why = ", which the prior expects of a slot without data" if max(dropped) > limit else ""
+    return f"{words} {max(dropped):.2%}{why}"
 
 
 def _how_sure(summary: FitSummary) -> list[str]:
@@ -119,7 +122,7 @@ def _how_sure(summary: FitSummary) -> list[str]:
     if summary.threshold is not None:
         lines.append(
             f"  smallest kept share {min(summary.stationary):.1%}; "
-            + (f"{_largest_dropped(dropped)}; " if dropped else "no slot was dropped; ")
+            + (f"{_largest_dropped(dropped, summary)}; " if dropped else "no slot was dropped; ")
             + f"slots below {_dropped_below(summary)} are dropped"
         )
     for number, run in enumerate(summary.runs, 1):

@@ -1,5 +1,6 @@
 """Summary and figures of models whose truth is known."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from mbrl_hdp.report.figures import save_figures, transition_figure
 from mbrl_hdp.report.fit_report import write_fit_report
 from mbrl_hdp.report.palette import context_colours
 from mbrl_hdp.report.summary import compare, summarise
-from mbrl_hdp.report.summary_text import _levels
+from mbrl_hdp.report.summary_text import _how_sure, _levels
 
 
 def small_model(max_contexts=3, num_episodes=6, seed=0):
@@ -148,3 +149,13 @@ def test_a_single_episode_has_no_error_of_a_mean(num_episodes, line):
     merged = {"groups": [[0, 1]], "loss": 1.188, "error": 0.2, "is_approximate": False}
     summary = SimpleNamespace(levels=[{"groups": [[0], [1]]}, merged], num_episodes=num_episodes)
     assert _levels(summary)[1] == line
+
+
+def test_a_dropped_slot_above_the_thresholds_is_explained(fitted):
+    model, data = fitted
+    summary = summarise(model, model.analyse(data))
+    low = dataclasses.replace(summary, threshold=0.02, train_threshold=0.05, slots=[0], slot_mass=[0.96, 0.03, 0.01])
+    high = dataclasses.replace(low, slot_mass=[0.8, 0.11, 0.09])
+    expected = "largest of 2 dropped slots"
+    assert f"{expected} 3.00%; slots below" in "\n".join(_how_sure(low))
+    assert f"{expected} 11.00%, which the prior expects of a slot without data; slots" in "\n".join(_how_sure(high))
