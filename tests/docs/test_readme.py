@@ -57,3 +57,8 @@ def test_the_refusal_shown_is_the_real_one(capsys):
     (words, message) = re.findall(r"\$ mbrl-hdp ([^\n]+)\n\s+(mbrl-hdp: [^\n]+)", README)[0]
     assert main(words.split()) == 2
     assert capsys.readouterr().err.strip() == message
+
+
+def test_no_page_holds_the_marks_of_a_merge():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "conf").rglob("*.yaml")]
+    assert [page.name for page in pages if re.search(r"^(<{7}|>{7}|={7}$)", page.read_text(), re.MULTILINE)] == []
