@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from scipy.cluster.vq import kmeans2
 
 from mbrl_hdp.inference.search.em import subset
 from mbrl_hdp.inference.search.features import Features, monomials
@@ -26,6 +27,14 @@ _MOST_PAIRS = 6
 _LEAST_SHARE = 0.03
 # Evidence per row that an exchange must gain.
 _LEAST_GAIN = 0.005
+# Cells of the state space, of one input and of all together, in which labels are exchanged or not.
+_BINS = 20
+_CELLS = 40
+# Labels so many steps apart are compared: where two heads agree, a switch shows only after some steps.
+_LAGS = (4, 12)
+# An exchange is tried if it makes so many pairs of steps alike that were labelled differently, and this share of them.
+_FEWEST_SAVED = 20
+_LEAST_SAVED = 0.15
 
 
 def exchanged(rows: Rows, candidate: Candidate) -> Candidate:
@@ -34,7 +43,9 @@ def exchanged(rows: Rows, candidate: Candidate) -> Candidate:
     Two contexts whose heads agree on a surface can be exchanged on one side of it: each head then has a kink there,
     and no step of EM leads back. Of all differences s(x) d(x) between the heads, s = +-1, the true one is the
     smoothest. So look for the signs that bring the difference closest to a polynomial, exchange the contexts where
-    they are negative, and run EM; where that gains, choose the features anew.
+    they are negative, and run EM; where that gains, choose the features anew. Differences that are no polynomial, such
+    as those of friction, show it in time: labels that are exchanged beyond a surface switch whenever it is crossed. So
+    exchange them, too, where that leaves fewer switches.
     """
     library = candidate.features.library
     polynomials = {len(terms): terms for terms in (monomials(library, degree, _MOST_TERMS) for degree in (1, 2, 3))}
@@ -56,7 +67,8 @@ def _trials(rows: Rows, candidate: Candidate, bases: list[Float[np.ndarray, "M _
     library = candidate.features.library
     smooth = candidate.features.with_terms(monomials(library, 3, _MOST_TERMS))
     for pair in nearest_pairs(candidate, _MOST_PAIRS):
-        for is_other in sign_patterns(rows, candidate, pair, bases):
+        patterns = sign_patterns(rows, candidate, pair, bases) + switch_patterns(rows, candidate, pair)
+        for is_other in patterns:
             weight, both = candidate.state.weight.copy(), list(pair)
             weight[:, both] = np.where(is_other[:, None], weight[:, both[::-1]], weight[:, both])
             trial = settle(rows, smooth, weight, candidate.state.noise.floor, _STEPS)
@@ -94,6 +106,68 @@ def sign_patterns(
             if left / size < _SMOOTHER * plain and _LEAST_SHARE < is_other.mean() < 1.0 - _LEAST_SHARE:
                 found.append((left / size / plain, is_other))
     return _different([pattern for _, pattern in sorted(found, key=lambda each: each[0])])
+
+
+def switch_patterns(rows: Rows, candidate: Candidate, pair: tuple[int, int]) -> list[Bool[np.ndarray, " M"]]:
+    """Return where to exchange two contexts so that they switch less often, the most promising pattern first.
+
+    The state space is cut into cells. Two cells are joined by the episodes that lead from one to the other within a few
+    steps: positively if labels are the same then, negatively if not. Signs of the cells that agree best with these
+    joints are where labels are exchanged (-1) or not. Contexts that switch anywhere, as hidden ones do, leave every
+    sign positive.
+    """
+    labels = candidate.state.weight.argmax(1)
+    inside = np.isin(labels, pair)
+    row, before = _links(rows, inside)
+    vote = np.where(labels[row] == labels[before], 1.0, -1.0)
+    num_unlike = float((vote < 0.0).sum())
+    found: list[tuple[float, Bool[np.ndarray, " M"]]] = []
+    if num_unlike < _FEWEST_SAVED:
+        return []
+    for cell, count in _cells(rows):
+        joint = np.zeros((count, count))
+        np.add.at(joint, (cell[row], cell[before]), vote)
+        sign = _best_signs(joint + joint.T)
+        saved = num_unlike - float((vote * sign[cell[row]] * sign[cell[before]] < 0.0).sum())
+        is_other = sign[cell] < 0.0
+        share = is_other[inside].mean()
+        if saved >= max(_FEWEST_SAVED, _LEAST_SAVED * num_unlike) and _LEAST_SHARE < share < 1.0 - _LEAST_SHARE:
+            found.append((-saved, is_other))
+    return _different([pattern for _, pattern in sorted(found, key=lambda each: each[0])])
+
+
+def _links(rows: Rows, inside: Bool[np.ndarray, " M"]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Return rows and those some steps before them, where both are `inside`."""
+    far, found = np.arange(len(rows)), []
+    for lag in range(1, max(_LAGS) + 1):
+        far = np.where(far >= 0, rows.previous[far], -1)
+        if lag in _LAGS:
+            row = np.flatnonzero((far >= 0) & inside & inside[far])
+            found.append((row, far[row]))
+    return np.concatenate([row for row, _ in found]), np.concatenate([before for _, before in found])
+
+
+def _cells(rows: Rows) -> Iterator[tuple[Int[np.ndarray, " M"], int]]:
+    """Return the cell of every row, and their number: quantiles of each input, then clusters of all inputs."""
+    for column in rows.inputs.T:
+        cuts = np.unique(np.quantile(column, np.linspace(0.0, 1.0, _BINS + 1)[1:-1]))
+        yield np.searchsorted(cuts, column), len(cuts) + 1
+    if rows.inputs.shape[1] > 1:
+        _, cell = kmeans2(rows.inputs, _CELLS, iter=10, minit="points", seed=0)
+        yield cell, _CELLS
+
+
+def _best_signs(joint: Float[np.ndarray, "c c"]) -> Float[np.ndarray, " c"]:
+    """Return signs s of cells with a large sum of s_a joint[a, b] s_b: the first eigenvector's, then better ones."""
+    joint = joint - np.diag(np.diagonal(joint))
+    scale = 1.0 / np.sqrt(np.maximum(np.abs(joint).sum(1), 1.0))
+    sign = np.where(np.linalg.eigh(scale[:, None] * joint * scale)[1][:, -1] < 0.0, -1.0, 1.0)
+    for _ in range(10 * len(sign)):
+        gain = -sign * (joint @ sign)
+        if gain.max() <= 0.0:
+            break
+        sign[gain.argmax()] *= -1.0
+    return sign
 
 
 def _first_signs(inputs: Float[np.ndarray, "m X"]) -> Iterator[Float[np.ndarray, " m"]]:

@@ -8,7 +8,7 @@ from mbrl_hdp.envs.systems import simulate
 from mbrl_hdp.inference.scoring import align
 from mbrl_hdp.inference.search import search
 from mbrl_hdp.inference.search.em import expect
-from mbrl_hdp.inference.search.exchange import exchanged
+from mbrl_hdp.inference.search.exchange import exchanged, switch_patterns
 from mbrl_hdp.inference.search.features import Factor, Features, Library, linear_features, monomials
 from mbrl_hdp.inference.search.growth import fitted
 from mbrl_hdp.inference.search.moves import Candidate, settle, simpler
@@ -38,6 +38,51 @@ def test_labels_swapped_on_one_side_of_where_heads_agree_are_exchanged_back():
     swapped = settle(rows, kinked, soft(np.where(rows.raw_inputs[:, 1] > 0.0, truth, 1 - truth)), 0.01)
     assert align(swapped.state.weight.argmax(1), truth).accuracy < 0.7
     assert align(exchanged(rows, swapped).state.weight.argmax(1), truth).accuracy > 0.97
+
+
+def motor_rows(num_episodes=16, num_steps=250):
+    """Two kinds of friction, dry and viscous, which are equal at a speed of +-4.7: no polynomial of the speed."""
+    rng = np.random.default_rng(3)
+    speed, current, context = np.zeros(num_episodes), np.zeros(num_episodes), rng.integers(2, size=num_episodes)
+    obs, act, contexts = [np.stack([speed, current], 1)], [], []
+    for step in range(num_steps):
+        if step % 10 == 0:
+            volt = rng.uniform(-12.0, 12.0, num_episodes)
+        context = np.where(rng.random(num_episodes) < 1 / 60, 1 - context, context)
+        friction = 0.1 * speed + np.where(context == 0, 0.7 * np.tanh(3.0 * speed), 0.15 * speed)
+        noise = 0.01 * rng.normal(size=(2, num_episodes))
+        speed, current = (
+            speed + 0.2 * (0.6 * current - friction) + noise[0],
+            current + 0.2 * (volt - current - 0.4 * speed) + noise[1],
+        )
+        obs.append(np.stack([speed, current], 1))
+        act.append(volt[:, None])
+        contexts.append(context)
+    rows = make_rows(Trajectories(obs=np.stack(obs, 1), act=np.stack(act, 1)))
+    return rows, np.stack(contexts, 1)[rows.episode, rows.step]
+
+
+def test_labels_swapped_beyond_a_surface_are_found_by_the_switches_where_it_is_crossed():
+    rows, truth = motor_rows()
+    speed = rows.raw_inputs[:, 0]
+    swapped = settle(rows, waves(rows), soft(np.where(speed > -4.7, truth, 1 - truth)), 0.01, 2)
+    before = align(swapped.state.weight.argmax(1), truth).accuracy
+    assert before < 0.9
+    (found, *_) = switch_patterns(rows, swapped, (0, 1))
+    is_far = np.abs(speed + 4.7) > 1.0
+    assert (found == (speed > -4.7))[is_far].mean() in (pytest.approx(0.0, abs=0.02), pytest.approx(1.0, abs=0.02))
+    assert align(exchanged(rows, swapped).state.weight.argmax(1), truth).accuracy > 0.97
+
+
+def test_contexts_that_switch_anywhere_have_no_pattern():
+    rows, truth = motor_rows()
+    assert switch_patterns(rows, settle(rows, waves(rows), soft(truth), 0.01, 2), (0, 1)) == []
+
+
+def waves(rows):
+    """Features that follow dry friction: sines of the speed."""
+    library = Library(rows)
+    return linear_features(library).with_terms([(factor,) for factor in library.factors if factor.column == 0])
 
 
 def test_labels_that_are_right_stay():
