@@ -5,8 +5,8 @@ padding ignored, zero probabilities where no path explains a sequence. Tensors o
 
 Scaled messages are exact here if every context is entered in every step with at least `SMALLEST` and every phase can be
 left (`LEAST_LEAVE`): whatever underflows is then smaller than the paths that enter its context anew in the next step
-and are left together with it. Sequences that break this are computed again in logarithms on the dense chain, which is
-slow: durations should let a context be left in any phase, however rarely.
+and are left together with it. Sequences that break this (contexts that are told apart by hundreds of nats a step) are
+computed again in logarithms (`phase_logs`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mbrl_hdp.probability.exact import exact_derivatives, log_messages
 from mbrl_hdp.probability.hmm import cut_to_range
 from mbrl_hdp.probability.passes import checked_lengths
 from mbrl_hdp.probability.phase_kernels import (
@@ -27,9 +26,10 @@ from mbrl_hdp.probability.phase_kernels import (
     filter_pass,
     smooth_pass,
 )
+from mbrl_hdp.probability.phase_logs import log_filter, log_smooth
 from mbrl_hdp.probability.phase_paths import most_likely_paths
-from mbrl_hdp.probability.phases import by_context, context_of, dense, first_states
-from mbrl_hdp.probability.scaling import Derivatives, scaled_likelihoods
+from mbrl_hdp.probability.phases import by_context, first_states
+from mbrl_hdp.probability.scaling import scaled_likelihoods
 from mbrl_hdp.types import PhaseChain
 
 LEAST_LEAVE = 1e-60
@@ -123,12 +123,8 @@ def filter_contexts(
     is_lost = is_exact & (evidence == -torch.inf)
     found.probs[is_lost], found.following[is_lost] = 0.0, 0.0
     if not is_exact.all():
-        whole, rows, left = _dense_rows(chain, inputs, ~is_exact)
-        messages = log_messages(whole.initial, whole.transition, rows, left)
-        states = messages.forward.softmax(-1).nan_to_num(0.0)
-        found.probs[~is_exact] = by_context(states, chain.sizes).to(found.probs)
-        found.following[~is_exact] = by_context(states @ whole.transition, chain.sizes).to(found.following)
-        evidence[~is_exact] = messages.log_evidence
+        evidence[~is_exact], probs, following = log_filter(inputs.arrays, *inputs.sequences(~is_exact))
+        found.probs[~is_exact], found.following[~is_exact] = probs.to(found.probs), following.to(found.following)
     is_step = (torch.arange(found.probs.shape[1]) < inputs.lengths[:, None])[..., None]
     probs, following = (torch.where(is_step, values, 0.0) for values in (found.probs, found.following))
     return PhaseFiltered(probs.to(log_lik.device), following.to(log_lik.device), evidence.to(log_lik))
@@ -158,6 +154,10 @@ class _Inputs(NamedTuple):
     lengths: Int[Tensor, " B"]
     is_safe: bool
 
+    def sequences(self, rows: Bool[Tensor, " B"]) -> tuple[Float[Tensor, "b T K"], Int[Tensor, " b"]]:
+        """Return the log-likelihoods, in float64, and the lengths of some sequences."""
+        return self.log_lik[rows].double(), self.lengths[rows]
+
 
 def _arrays(chain: PhaseChain) -> PhaseArrays:
     if chain.moves.shape != (chain.num_contexts, chain.num_contexts) or len(chain.stay) != chain.num_states:
@@ -182,17 +182,10 @@ def _inputs(chain: PhaseChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Ten
     return _Inputs(arrays, own, lik, offset, lasting, is_safe)
 
 
-def _dense_rows(chain: PhaseChain, inputs: _Inputs, rows: Bool[Tensor, " B"]) -> tuple[Any, Tensor, Tensor]:
-    """Return the dense chain, and some sequences with the likelihoods of their states."""
-    whole = dense(chain.map(lambda value: value.detach().to("cpu", torch.float64)))
-    return whole, inputs.log_lik[rows].double()[..., context_of(chain.sizes)], inputs.lengths[rows]
-
-
 class _Pass:
     """Both passes over a batch, for weights of one; others are computed on demand."""
 
     def __init__(self, chain: PhaseChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None) -> None:
-        self.chain = chain.map(torch.Tensor.detach)
         self.inputs = _inputs(chain, log_lik, lengths)
         self.evidence = self.inputs.offset.clone()
         self.unit = self._run(torch.ones_like(self.evidence))
@@ -220,24 +213,9 @@ class _Pass:
 
     def _mended(self, found: PhaseDerivatives, rows: Bool[Tensor, " B"], weights: Tensor) -> PhaseDerivatives:
         """Add the sequences that scaled messages cannot carry, computed in logarithms."""
-        whole, log_lik, lengths = _dense_rows(self.chain, self.inputs, rows)
-        exact = exact_derivatives(whole.initial, whole.transition, log_lik, lengths, weights[rows])
-        self.evidence[rows] = log_messages(whole.initial, whole.transition, log_lik, lengths).log_evidence
-        found.marginals[rows] = by_context(exact.marginals, self.chain.sizes).to(found.marginals)
-        own = _structured(self.arrays, exact)
-        return PhaseDerivatives(found.marginals, *(a + b for a, b in zip(found[1:], own, strict=True)))
-
-
-def _structured(arrays: PhaseArrays, exact: Derivatives) -> tuple[Tensor, ...]:
-    """Return derivatives by the parts of a phase chain from those by the entries of the dense one."""
-    first = arrays.first[:-1]
-    context = context_of((arrays.first[1:] - first).tolist())
-    by_entry = exact.by_transition
-    advance = torch.cat([by_entry.diagonal(1), by_entry.new_zeros(1)])
-    advance[first[1:] - 1] = 0.0
-    entered = by_entry[:, first]
-    moves = torch.zeros_like(arrays.moves).index_add(0, context, arrays.leave[:, None] * entered)
-    return exact.by_initial, by_entry.diagonal(), advance, (entered * arrays.moves[context]).sum(1), moves
+        self.evidence[rows], own = log_smooth(self.arrays, *self.inputs.sequences(rows), weights[rows])
+        found.marginals[rows] = own.marginals.to(found.marginals)
+        return PhaseDerivatives(found.marginals, *(a + b for a, b in zip(found[1:], own[1:], strict=True)))
 
 
 def _attach(chain: PhaseChain, log_lik: Float[Tensor, "B T K"], messages: _Pass) -> Float[Tensor, " B"]:

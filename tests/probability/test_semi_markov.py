@@ -174,9 +174,19 @@ def test_sharp_likelihoods_agree_with_the_dense_chain_in_logarithms(make_log_lik
     mine = semi_markov.smooth(chain, log_lik, lengths)
     torch.testing.assert_close(mine.log_evidence, truth.log_evidence, rtol=1e-10, atol=1e-6)
     torch.testing.assert_close(mine.marginals, by_context(truth.marginals, chain.sizes), rtol=1e-6, atol=1e-6)
+    pairs, counts = truth.expected_transitions, mine.counts
+    torch.testing.assert_close(counts.stay, pairs.diagonal(), rtol=1e-6, atol=1e-6)
+    advanced = torch.where(chain.advance[:-1] > 0, pairs.diagonal(1), 0.0)
+    torch.testing.assert_close(counts.advance[:-1], advanced, rtol=1e-6, atol=1e-6)
+    entered = pairs[:, first_states(chain.sizes)] * (context[:, None] != torch.arange(3))
+    torch.testing.assert_close(counts.leave, entered.sum(1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(counts.moves, by_context(entered.T, chain.sizes).T, rtol=1e-6, atol=1e-6)
     exact = hmm.filter_contexts(whole, log_lik[..., context], lengths)
     found = semi_markov.filter_contexts(chain, log_lik, lengths)
     torch.testing.assert_close(found.probs, by_context(exact.probs, chain.sizes), rtol=1e-6, atol=1e-6)
+    is_step = (torch.arange(30) < lengths[:, None])[..., None]
+    following = torch.where(is_step, by_context(exact.probs @ whole.transition, chain.sizes), 0.0)
+    torch.testing.assert_close(found.following, following, rtol=1e-6, atol=1e-6)
 
 
 def test_impossible_sequences_have_no_evidence_and_no_gradient(make_log_lik):
