@@ -30,6 +30,7 @@ from mbrl_hdp.inference.search.moves import (
 )
 from mbrl_hdp.inference.search.regions import gated_evidence, jump_share, region_share
 from mbrl_hdp.inference.search.rows import Rows, make_rows
+from mbrl_hdp.inference.search.stages import begin
 
 FLOOR = 0.01
 SHARP_FLOOR = 0.002
@@ -167,9 +168,12 @@ class _Search:
     def _divisions(self, current: Candidate) -> Iterator[tuple[int, Candidate]]:
         """Return divisions of the contexts, the largest loss first, then a context made of outliers."""
         for context in _by_potential(current):
+            begin(f"{_found(current)}; trying a division of context {context}")
             yield context, split(self.rows, current, context)
         if current.num_contexts == 1 and not _is_explained(current):
+            begin(f"{_found(current)}; trying divisions of simpler heads")
             yield from ((0, division) for division in self._imitated(current))
+        begin(f"{_found(current)}; trying a context of outliers")
         born = birth(self.rows, current)
         if born is not None:
             yield born
@@ -216,6 +220,7 @@ class _Search:
         current = drop_small(rows, current)
         if current.num_contexts < 3:
             return current
+        begin(f"{_found(current)}; trying merges")
         rich = enriched(rows, current)
         for pair in _pairs(current):
             fewer = without(rows, current, pair)
@@ -255,6 +260,10 @@ def _is_context(beyond_gate: float, jump: float | None, region: float) -> bool:
     """
     is_placed = jump is not None and jump > LEAST_JUMP and region > LEAST_REGION
     return is_placed or (beyond_gate > LEAST_BEYOND_GATE and (jump is None or jump > _SMOOTH))
+
+
+def _found(current: Candidate) -> str:
+    return f"{current.num_contexts} context{'s' if current.num_contexts > 1 else ''} found"
 
 
 def _is_explained(current: Candidate) -> bool:
@@ -318,9 +327,12 @@ def find_contexts(
     part = part_of(data, MOST_ROWS)
     rows = make_rows(part)
     search = _Search(rows, max_contexts, regions)
+    begin("choosing features for one context")
     current = search.run(one_context(rows, linear_features(Library(rows)), floor))
     if _is_explained(current) and sharp_floor < floor:
+        begin(f"{_found(current)}; choosing features for less noise")
         current = search.run(_sharpened(rows, current, sharp_floor))
+    begin(f"{_found(current)}; labelling")
     rich = enriched(rows, current)
     labels = rich.state.weight.argmax(1)
     return Structure(
