@@ -82,6 +82,11 @@ class Verdict:
     stay: float
     is_accepted: bool
 
+    @property
+    def lacks_gain_only(self) -> bool:
+        """Whether the division is into hidden contexts that stay, and only its gain speaks against it."""
+        return _is_hidden(self.beyond_gate, self.jump) and self.stay > _LEAST_STAY and not self.is_accepted
+
 
 @dataclass(frozen=True)
 class Structure:
@@ -158,6 +163,8 @@ class _Search:
             if child is None:
                 continue
             verdict = self._judge(current, null, child, context)
+            if current.num_contexts == 1 and verdict.lacks_gain_only:
+                child, verdict = self._restarted(current, null, child, verdict)
             self.history.append(verdict)
             if verdict.is_accepted and verdict.beyond_gate > LEAST_BEYOND_GATE:
                 return child
@@ -193,6 +200,21 @@ class _Search:
             return None
         again = hold_longer(rows, rebuild(rows, child))
         return exchanged(rows, again if again.evidence() > child.evidence() else child)
+
+    def _restarted(
+        self, current: Candidate, null: Candidate, child: Candidate, verdict: Verdict
+    ) -> tuple[Candidate, Verdict]:
+        """Run EM anew from the labels of a first division that only its gain speaks against.
+
+        Noise with memory imitates contexts in part, so that one context with it may beat two whose EM stopped early.
+        With nothing known but the labels, and the features of both, EM often goes further. A division that is rejected
+        again is returned as it was.
+        """
+        features = current.features.with_terms(child.features.terms)
+        again = settle(self.rows, features, child.state.weight, child.state.noise.floor)
+        again = exchanged(self.rows, hold_longer(self.rows, again))
+        second = self._judge(current, null, again, verdict.context)
+        return (again, second) if second.is_accepted else (child, verdict)
 
     def _judge(self, current: Candidate, null: Candidate, child: Candidate, context: int) -> Verdict:
         rows = self.rows
@@ -259,7 +281,11 @@ def _is_context(beyond_gate: float, jump: float | None, region: float) -> bool:
         region: share of the entropy of leaving one of them that state and action explain.
     """
     is_placed = jump is not None and jump > LEAST_JUMP and region > LEAST_REGION
-    return is_placed or (beyond_gate > LEAST_BEYOND_GATE and (jump is None or jump > _SMOOTH))
+    return is_placed or _is_hidden(beyond_gate, jump)
+
+
+def _is_hidden(beyond_gate: float, jump: float | None) -> bool:
+    return beyond_gate > LEAST_BEYOND_GATE and (jump is None or jump > _SMOOTH)
 
 
 def _found(current: Candidate) -> str:
