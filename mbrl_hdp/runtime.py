@@ -12,6 +12,8 @@ import os
 import sys
 from dataclasses import dataclass
 
+from threadpoolctl import threadpool_limits
+
 from mbrl_hdp.settings import setting
 
 MAX_THREADS = 256
@@ -33,6 +35,8 @@ def configure(config: RuntimeConfig | None = None) -> dict[str, str]:
     config = config or RuntimeConfig()
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[variable] = str(config.threads)
+    # The variables reach only libraries that are loaded later: numpy and scipy, with a BLAS each, mostly are already.
+    threadpool_limits(config.threads)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(config.threads)
     return {"threads": str(config.threads), "malloc": _tune_malloc() if config.tune_malloc else "left alone"}

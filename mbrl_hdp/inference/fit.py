@@ -24,12 +24,13 @@ from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.levels import add_levels
 from mbrl_hdp.inference.model import ContextModel, FitReport, Part
 from mbrl_hdp.inference.precision import check_precision
-from mbrl_hdp.inference.progress import POLISH, FitProgress
+from mbrl_hdp.inference.progress import POLISH, FitProgress, search_progress
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.revisit import Revisit, revisit
 from mbrl_hdp.inference.runs import Job, Runs, length_entry, polish, refits
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search import Structure
+from mbrl_hdp.inference.search.stages import heard_by
 from mbrl_hdp.inference.starts import informed
 from mbrl_hdp.inference.structure import search_structure
 from mbrl_hdp.seeding import sub_seed
@@ -104,19 +105,18 @@ def fit(
     place = resolve_device(device, lambda: has_small_networks((warm_start or build(0, families[-1])).dynamics))
     train, held_out = _hold_out(data, config.holdout, seed)
     job = Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place), held_out)
-    structure = _searched(train, config, max_contexts) if warm_start is None else None
+    structure = _shown_search(train, config, max_contexts, progress) if warm_start is None else None
     if warm_start is None:
         families = [informed(part, structure, data.obs_dim) for part in families]
         starts = [start for part in families for start in build.starts(part, structure, config)]
     else:
         starts = refits(warm_start, config, recipe, reset)
     runs = Runs(job, build, warm_start, reset, seed, place)
-    tell = progress if callable(progress) else None
     num_steps = len(starts) * config.num_steps + config.polish_steps
-    with FitProgress(len(starts), num_steps, progress is True, tell=tell) as bar:
+    with FitProgress(len(starts), num_steps, progress is True, tell=progress) as bar:
         for start in starts:
             runs.take(start, bar)
-        again = _revisited(runs, train, config)
+        again = _revisited(runs, train, config, bar)
         for start in again.starts:
             runs.take(start, bar)
         best = runs.choose()
@@ -132,7 +132,8 @@ def fit(
     if warm_start is not None:
         found["new_contexts"] = np.flatnonzero(~warm_start.kept[model.slots.cpu().numpy()]).tolist()
     if structure is not None and structure.time_s <= config.halves_within_s:
-        found["half_agreement"] = half_agreement(model, train, _route(runs, best, config, max_contexts), seed)
+        with search_progress("last checks", progress):
+            found["half_agreement"] = half_agreement(model, train, _route(runs, best, config, max_contexts), seed)
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -178,6 +179,13 @@ def _searched(train: Trajectories, config: FitConfig, max_contexts: int) -> Stru
     return found
 
 
+def _shown_search(
+    train: Trajectories, config: FitConfig, max_contexts: int, progress: bool | Callable[[str], None]
+) -> Structure | None:
+    with search_progress("search", progress):
+        return _searched(train, config, max_contexts)
+
+
 def _search(data: Trajectories, config: FitConfig, max_contexts: int) -> Structure | None:
     return search_structure(data, max_contexts, config.num_contexts, config.regions)
 
@@ -195,7 +203,7 @@ def _route(runs: Runs, best: int, config: FitConfig, max_contexts: int) -> Find:
     return trained if runs.repeats(best) else searched
 
 
-def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
+def _revisited(runs: Runs, train: Trajectories, config: FitConfig, bar: FitProgress) -> Revisit:
     """Return the candidates with other contexts that compete with a refit; none for a fit that starts afresh."""
     before = runs.warm_start
     if before is None or runs.reset is not None or config.start != "search" or not runs.results:
@@ -203,15 +211,16 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig) -> Revisit:
     if runs.results[0].model.num_contexts == config.num_contexts:
         return Revisit()
     most = before.task.max_contexts
-    return revisit(
-        runs.results[0].model,
-        train,
-        before.report.search,
-        runs.build.recipe.refit,
-        search=lambda: _searched(train, config, most),
-        build=lambda part: runs.build.again(before, part),
-        is_forced=config.search_again == "always",
-    )
+    with heard_by(bar.searches):
+        return revisit(
+            runs.results[0].model,
+            train,
+            before.report.search,
+            runs.build.recipe.refit,
+            search=lambda: _searched(train, config, most),
+            build=lambda part: runs.build.again(before, part),
+            is_forced=config.search_again == "always",
+        )
 
 
 def _hold_out(data: Trajectories, share: float, seed: int) -> tuple[Trajectories, Trajectories]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from mbrl_hdp.inference.search.stages import heard_by
 
 # The last part of a fit, which is not one of the runs that are compared.
 POLISH = "polish"
@@ -36,6 +39,33 @@ class PlainLines:
             print(words, flush=True)
 
 
+@contextmanager
+def search_progress(
+    name: str, progress: bool | Callable[[str], None], console: Console | None = None
+) -> Iterator[None]:
+    """Show the stages of the searches inside: a bar without an end on a terminal, plain lines elsewhere.
+
+    Args:
+        name: what every line begins with.
+        progress: whether to show them; a function is called with every line instead.
+        console: where the bar goes; stderr by default.
+    """
+    console, is_wanted = console or Console(stderr=True), progress is True
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, disable=not (is_wanted and console.is_terminal), transient=True)
+    task, lines, started = bar.add_task(name, total=None), PlainLines(is_wanted, console), time.monotonic()
+
+    def says(stage: str) -> None:
+        words = f"{name}: {stage}"
+        bar.update(task, description=words)
+        lines.says(f"{words}  {time.monotonic() - started:.0f} s")
+        if callable(progress):
+            progress(words)
+
+    with bar, heard_by(says):
+        yield
+
+
 class FitProgress:
     """Shows which run is under way, its loss and how many contexts are still open."""
 
@@ -45,7 +75,7 @@ class FitProgress:
         num_steps: int,
         is_wanted: bool,
         console: Console | None = None,
-        tell: Callable[[str], None] | None = None,
+        tell: bool | Callable[[str], None] | None = None,
     ) -> None:
         console = console or Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
@@ -54,7 +84,7 @@ class FitProgress:
         self._task = self._bar.add_task("fit", total=num_steps)
         self._num_runs, self._run, self._planned = num_runs, 0, 0
         self._words = "fit"
-        self._tell = tell or (lambda _: None)
+        self._tell = tell if callable(tell) else lambda _: None
 
     def __enter__(self) -> FitProgress:
         self._bar.start()
@@ -70,6 +100,13 @@ class FitProgress:
     def num_done(self) -> int:
         """Steps that the bar shows as done."""
         return int(self._bar.tasks[0].completed)
+
+    def searches(self, stage: str) -> None:
+        """Show the stage of a search between two runs."""
+        line = f"search: {stage}"
+        self._bar.update(self._task, description=line)
+        self._lines.says(line)
+        self._tell(line)
 
     def start_run(self, schedule: str, num_steps: int) -> Callable[[int, float, int], None]:
         """Return the function that a run of at most `num_steps` reports every step to."""

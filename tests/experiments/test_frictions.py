@@ -25,8 +25,10 @@ from mbrl_hdp.experiments.settings_help import completions, settings_of
 from mbrl_hdp.experiments.studies import load_study, study_names
 from mbrl_hdp.experiments.trackers import check_tracker
 from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.inference.progress import POLISH, FitProgress, PlainLines
+from mbrl_hdp.inference import progress
+from mbrl_hdp.inference.progress import POLISH, FitProgress, PlainLines, search_progress
 from mbrl_hdp.inference.saving import load
+from mbrl_hdp.inference.search import stages
 from mbrl_hdp.types import TaskSpec
 
 
@@ -91,6 +93,31 @@ class TestProgress:
             report = bar.start_run("search", 10)
             report(3, 1.5, 4)
         assert told == ["run 1/3 (search) step 4/10", "last checks"]
+        assert capsys.readouterr().out == ""
+
+    def test_the_stages_of_a_search_are_shown_when_they_begin_and_every_ten_seconds(self, capsys, monkeypatch):
+        clock = SimpleNamespace(now=0.0)
+        monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
+        with search_progress("search", True, Console(file=io.StringIO())):
+            stages.begin("choosing features for one context")
+            clock.now = 4.0
+            stages.sign_of_life()
+            clock.now = 11.0
+            stages.sign_of_life()
+            stages.begin("1 context found; trying a division of context 0")
+        stages.begin("nobody listens any more")
+        assert capsys.readouterr().out.splitlines() == [
+            "search: choosing features for one context  0 s",
+            "search: choosing features for one context  11 s",
+            "search: 1 context found; trying a division of context 0  11 s",
+        ]
+
+    def test_who_asks_is_told_every_stage_of_a_search(self, capsys):
+        told = []
+        with search_progress("last checks", told.append):
+            stages.begin("choosing features for one context")
+            stages.sign_of_life()
+        assert told == ["last checks: choosing features for one context"] * 2
         assert capsys.readouterr().out == ""
 
     def test_a_training_says_which_part_of_learning_is_under_way(self, monkeypatch):

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from mbrl_hdp.inference.search.heads import cross_predict
 from mbrl_hdp.inference.search.noise import Noise, mean_residual
 from mbrl_hdp.inference.search.rows import Rows
+from mbrl_hdp.inference.search.stages import sign_of_life
 from mbrl_hdp.probability.hmm import smooth
 from mbrl_hdp.types import ContextChain
 
@@ -105,6 +106,7 @@ def expect(
         leave: run on a chain that leaves with this probability instead of the state's own.
         learn_chain: set the chain to what the counts say.
     """
+    sign_of_life()
     count = state.num_contexts
     log_lik = state.log_lik
     if most_votes is not None:

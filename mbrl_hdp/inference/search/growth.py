@@ -8,6 +8,7 @@ from jaxtyping import Float
 from mbrl_hdp.inference.search.em import State, maximise, start_state, subset
 from mbrl_hdp.inference.search.features import MOST_FEATURES, Features, best_products, monomials
 from mbrl_hdp.inference.search.rows import Rows
+from mbrl_hdp.inference.search.stages import sign_of_life
 
 _SAMPLE = 3000
 
@@ -46,6 +47,7 @@ def grow(
     sample = subset(rows, _SAMPLE, seed=0)
     now, failures = features, 0
     for _ in range(rounds):
+        sign_of_life()
         residual = state.mean_residual()
         spread = np.sqrt(np.square(residual).mean(0))
         if (spread < floor).all() or failures == 2 or len(now) >= MOST_FEATURES:

@@ -30,6 +30,7 @@ from mbrl_hdp.inference.search.moves import (
 )
 from mbrl_hdp.inference.search.regions import gated_evidence, jump_share, region_share
 from mbrl_hdp.inference.search.rows import Rows, make_rows
+from mbrl_hdp.inference.search.stages import begin
 
 FLOOR = 0.01
 SHARP_FLOOR = 0.002
@@ -80,6 +81,11 @@ class Verdict:
     region: float
     stay: float
     is_accepted: bool
+
+    @property
+    def lacks_gain_only(self) -> bool:
+        """Whether the division is into hidden contexts that stay, and only its gain speaks against it."""
+        return _is_hidden(self.beyond_gate, self.jump) and self.stay > _LEAST_STAY and not self.is_accepted
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,8 @@ class _Search:
             if child is None:
                 continue
             verdict = self._judge(current, null, child, context)
+            if current.num_contexts == 1 and verdict.lacks_gain_only:
+                child, verdict = self._restarted(current, null, child, verdict)
             self.history.append(verdict)
             if verdict.is_accepted and verdict.beyond_gate > LEAST_BEYOND_GATE:
                 return child
@@ -167,9 +175,12 @@ class _Search:
     def _divisions(self, current: Candidate) -> Iterator[tuple[int, Candidate]]:
         """Return divisions of the contexts, the largest loss first, then a context made of outliers."""
         for context in _by_potential(current):
+            begin(f"{_found(current)}; trying a division of context {context}")
             yield context, split(self.rows, current, context)
         if current.num_contexts == 1 and not _is_explained(current):
+            begin(f"{_found(current)}; trying divisions of simpler heads")
             yield from ((0, division) for division in self._imitated(current))
+        begin(f"{_found(current)}; trying a context of outliers")
         born = birth(self.rows, current)
         if born is not None:
             yield born
@@ -189,6 +200,21 @@ class _Search:
             return None
         again = hold_longer(rows, rebuild(rows, child))
         return exchanged(rows, again if again.evidence() > child.evidence() else child)
+
+    def _restarted(
+        self, current: Candidate, null: Candidate, child: Candidate, verdict: Verdict
+    ) -> tuple[Candidate, Verdict]:
+        """Run EM anew from the labels of a first division that only its gain speaks against.
+
+        Noise with memory imitates contexts in part, so that one context with it may beat two whose EM stopped early.
+        With nothing known but the labels, and the features of both, EM often goes further. A division that is rejected
+        again is returned as it was.
+        """
+        features = current.features.with_terms(child.features.terms)
+        again = settle(self.rows, features, child.state.weight, child.state.noise.floor)
+        again = exchanged(self.rows, hold_longer(self.rows, again))
+        second = self._judge(current, null, again, verdict.context)
+        return (again, second) if second.is_accepted else (child, verdict)
 
     def _judge(self, current: Candidate, null: Candidate, child: Candidate, context: int) -> Verdict:
         rows = self.rows
@@ -216,6 +242,7 @@ class _Search:
         current = drop_small(rows, current)
         if current.num_contexts < 3:
             return current
+        begin(f"{_found(current)}; trying merges")
         rich = enriched(rows, current)
         for pair in _pairs(current):
             fewer = without(rows, current, pair)
@@ -254,7 +281,15 @@ def _is_context(beyond_gate: float, jump: float | None, region: float) -> bool:
         region: share of the entropy of leaving one of them that state and action explain.
     """
     is_placed = jump is not None and jump > LEAST_JUMP and region > LEAST_REGION
-    return is_placed or (beyond_gate > LEAST_BEYOND_GATE and (jump is None or jump > _SMOOTH))
+    return is_placed or _is_hidden(beyond_gate, jump)
+
+
+def _is_hidden(beyond_gate: float, jump: float | None) -> bool:
+    return beyond_gate > LEAST_BEYOND_GATE and (jump is None or jump > _SMOOTH)
+
+
+def _found(current: Candidate) -> str:
+    return f"{current.num_contexts} context{'s' if current.num_contexts > 1 else ''} found"
 
 
 def _is_explained(current: Candidate) -> bool:
@@ -318,9 +353,12 @@ def find_contexts(
     part = part_of(data, MOST_ROWS)
     rows = make_rows(part)
     search = _Search(rows, max_contexts, regions)
+    begin("choosing features for one context")
     current = search.run(one_context(rows, linear_features(Library(rows)), floor))
     if _is_explained(current) and sharp_floor < floor:
+        begin(f"{_found(current)}; choosing features for less noise")
         current = search.run(_sharpened(rows, current, sharp_floor))
+    begin(f"{_found(current)}; labelling")
     rich = enriched(rows, current)
     labels = rich.state.weight.argmax(1)
     return Structure(

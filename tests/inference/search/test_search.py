@@ -1,5 +1,7 @@
 """The whole search on systems whose contexts are known; small ones, so that it takes seconds."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.scoring import align
 from mbrl_hdp.inference.search import find_contexts, search
 from mbrl_hdp.inference.search.features import Library, linear_features, monomials
-from mbrl_hdp.inference.search.moves import birth, settle
+from mbrl_hdp.inference.search.moves import birth, one_context, settle
 from mbrl_hdp.inference.search.rows import make_rows
 
 
@@ -77,3 +79,28 @@ def test_a_context_is_born_of_outliers_that_others_share_and_stays():
     whole = settle(rows, features, 0.97 * np.eye(4)[labels] + 0.0075, search.FLOOR)
     assert birth(rows, whole) is None
     assert search._Search(rows, 5, search.FORBID)._pruned(whole).num_contexts == 4
+
+
+def test_a_first_division_whose_em_stopped_early_is_run_again():
+    rollouts = simulate("windy_point", "plain", seed=6, num_episodes=100)
+    rows = make_rows(Trajectories(obs=rollouts.obs, act=rollouts.act))
+    trial = search._Search(rows, 12, search.FORBID)
+    divided = trial._divide(one_context(rows, linear_features(Library(rows)), search.FLOOR))
+    assert divided is not None
+    assert [verdict.is_accepted for verdict in trial.history] == [True]
+
+
+@pytest.mark.parametrize(
+    ("change", "lacks"),
+    [
+        ({}, True),
+        ({"jump": None}, True),
+        ({"is_accepted": True}, False),
+        ({"beyond_gate": 0.01, "region": 0.6}, False),  # a place, not a hidden context
+        ({"jump": 0.3}, False),
+        ({"stay": 0.5}, False),
+    ],
+)
+def test_only_hidden_contexts_without_gain_are_looked_at_again(change, lacks):
+    verdict = search.Verdict(0, -0.1, 0.02, beyond_gate=0.2, jump=0.9, region=0.0, stay=0.9, is_accepted=False)
+    assert dataclasses.replace(verdict, **change).lacks_gain_only == lacks
