@@ -57,10 +57,10 @@ class Page:
         kind: `fit`, `run`, `runs` or `studies`.
         title: what it is about.
         folder: where it was read.
+        settings: text of config.yaml.
         model: the context model of a fit, or the last one of a run.
         history: learning curve and summary of a run.
         comparison: several runs side by side.
-        settings: text of config.yaml.
         starts: when a run was begun and resumed.
         animation: an episode as a GIF.
         notes: what is left out and why, a sentence each.
@@ -70,10 +70,10 @@ class Page:
     kind: str
     title: str
     folder: str
+    settings: str = ""
     model: ModelView | None = None
     history: RunHistory | None = None
     comparison: Comparison | None = None
-    settings: str = ""
     starts: Sequence[dict[str, Any]] = ()
     animation: bytes | None = None
     notes: list[str] = field(default_factory=list)
