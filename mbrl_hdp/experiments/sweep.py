@@ -38,7 +38,7 @@ LOG = "app.log"
 _JOB = "job.json"
 _FINISHED = "finished"
 _LOG = logging.getLogger("mbrl_hdp")  # Hydra writes it to app.log
-# A process that was told to end may still be busy for a moment when its job is begun again elsewhere.
+# A process that was asked to end may still be busy for a moment when its job is begun again elsewhere.
 _PATIENCE_S = 60.0
 _SUBMITIT = ("hydra_plugins.hydra_submitit_launcher", "pip install --no-deps hydra-submitit-launcher==1.2.0 submitit")
 _LAUNCHERS = {
