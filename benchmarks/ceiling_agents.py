@@ -28,7 +28,7 @@ class View:
 
 
 class Agent(Protocol):
-    """Gives the actions `E A` of one step."""
+    """Returns the actions `E A` of one step."""
 
     def __call__(self, view: View) -> FloatArray:
         """Act."""

@@ -123,7 +123,7 @@ class Simulation:
             self._at(now + 3600.0 * self.rng.exponential(1.0 / self.model.machine_deaths), "machine_dies", machine)
 
     def _fill(self, now: float) -> None:
-        """Give waiting cells to free cores."""
+        """Assign waiting cells to free cores."""
         for number in sorted(self.idle) if self.queue else ():
             core = self.cores[number]
             if self.queue and not self.is_away[core.machine]:

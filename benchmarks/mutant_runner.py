@@ -23,6 +23,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -246,7 +247,9 @@ class Workshop:
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not survey.seconds:
             return 1
         files = sorted({function.split("::")[0] for function in survey.callers})
-        survey.reached = _hashes([file for file in files if file.startswith(PRODUCT)], self.copy)
+        # Templates of pages are compiled under their own names; they are no Python.
+        ours = [file for file in files if file.startswith(PRODUCT) and file.endswith(".py")]
+        survey.reached = _hashes(ours, self.copy)
         place.write_text(json.dumps(vars(survey)))
         return 0
 
@@ -304,7 +307,11 @@ class Workshop:
                 code = 1
                 try:
                     code = work()
+                except BaseException:  # noqa: BLE001 - it goes to the log of the run
+                    traceback.print_exc()
                 finally:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
                     os._exit(code)
             status = _wait(child, 20.0 * limit)
             log.seek(0)

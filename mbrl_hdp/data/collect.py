@@ -20,7 +20,7 @@ _LIMIT = 100_000
 """Steps after which an environment without a known horizon is taken for one that never ends."""
 
 
-class Agent(Protocol):
+class CollectingAgent(Protocol):
     """What `collect` asks of an agent; mbrl-lib's agents have it."""
 
     def act(self, obs: np.ndarray) -> np.ndarray:
@@ -32,7 +32,7 @@ class Agent(Protocol):
 
 def collect(
     env: gymnasium.Env[Any, Any] | BatchSwitchingEnv,
-    agent: Agent | None = None,
+    agent: CollectingAgent | None = None,
     num_episodes: int = 1,
     seed: int = 0,
     progress: bool = True,
@@ -75,7 +75,9 @@ def collect(
     return _without_unknown_contexts(episodes[:num_episodes])
 
 
-def _run_any(env: Any, agent: Agent | None, seeds: np.random.SeedSequence, max_steps: int | None) -> list[Episode]:
+def _run_any(
+    env: Any, agent: CollectingAgent | None, seeds: np.random.SeedSequence, max_steps: int | None
+) -> list[Episode]:
     if isinstance(env, BatchSwitchingEnv):
         return _run_batch(env, agent, seeds, max_steps)
     if isinstance(env, gymnasium.Env):
@@ -87,7 +89,7 @@ def _run_any(env: Any, agent: Agent | None, seeds: np.random.SeedSequence, max_s
 
 
 def _run_episode(
-    env: gymnasium.Env[Any, Any], agent: Agent | None, seeds: np.random.SeedSequence, max_steps: int | None
+    env: gymnasium.Env[Any, Any], agent: CollectingAgent | None, seeds: np.random.SeedSequence, max_steps: int | None
 ) -> Episode:
     low, high = _action_bounds(env, is_random=agent is None)
     choose = _policy(agent, low, high, low.shape, seeds)
@@ -108,7 +110,7 @@ def _run_episode(
 
 
 def _run_batch(
-    env: BatchSwitchingEnv, agent: Agent | None, seeds: np.random.SeedSequence, max_steps: int | None
+    env: BatchSwitchingEnv, agent: CollectingAgent | None, seeds: np.random.SeedSequence, max_steps: int | None
 ) -> list[Episode]:
     low, high = env.physics.act_low, env.physics.act_high
     choose = _policy(agent, low, high, (env.num_envs, env.physics.act_dim), seeds)
@@ -145,7 +147,7 @@ def _env_seed(seeds: np.random.SeedSequence) -> int:
 
 
 def _policy(
-    agent: Agent | None,
+    agent: CollectingAgent | None,
     low: Float[np.ndarray, " A"],
     high: Float[np.ndarray, " A"],
     shape: tuple[int, ...],

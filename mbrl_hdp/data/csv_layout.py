@@ -70,7 +70,7 @@ def load_own_layout(table: TextTable, config: LogConfig) -> Log:
     is_last[ends] = True
     allow_missing = config.allow_missing or config.missing is not None
     _check_cells(table, columns, cells, is_last, allow_missing)
-    return Log(_build(columns, cells, starts, ends, allow_missing), tuple(columns.obs), tuple(columns.act))
+    return Log(_build(columns, cells, allow_missing, starts, ends), tuple(columns.obs), tuple(columns.act))
 
 
 def _read_header(table: TextTable) -> Columns:
@@ -180,9 +180,9 @@ def _refuse(table: TextTable, refused: Bool[np.ndarray, " R"], column: str, prob
 def _build(
     columns: Columns,
     cells: Float[np.ndarray, "R C"],
+    allow_missing: bool,
     starts: Int[np.ndarray, " N"],
     ends: Int[np.ndarray, " N"],
-    allow_missing: bool,
 ) -> Trajectories:
     """Lay the rows out as padded episodes."""
     lengths = ends - starts

@@ -25,6 +25,14 @@ class BatchPhysics(ABC):
         act_dim: width A of an action.
         dt: seconds per control step.
         horizon: steps per episode; episodes are truncated there and never terminate.
+
+    Example:
+        >>> from mbrl_hdp.envs.drone_physics import DronePhysics
+        >>> physics = DronePhysics()
+        >>> state = physics.start(100, np.random.default_rng(0))
+        >>> state = physics.step(state, np.ones((100, 4)), {"actuation": np.full(100, -1.0)})
+        >>> physics.observe(state).shape
+        (100, 12)
     """
 
     obs_dim: ClassVar[int]

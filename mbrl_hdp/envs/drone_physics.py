@@ -112,13 +112,6 @@ class DronePhysics(BatchPhysics):
 
     Args:
         config: the vehicle and the task.
-
-    Example:
-        >>> physics = DronePhysics()
-        >>> state = physics.start(100, np.random.default_rng(0))
-        >>> state = physics.step(state, np.ones((100, 4)), {"actuation": np.full(100, -1.0)})
-        >>> physics.observe(state).shape
-        (100, 12)
     """
 
     obs_dim = OBS_DIM

@@ -42,7 +42,7 @@ class IntersectionBackend(Protocol):
         """Apply an action for one step; return both poses."""
 
 
-class VectorBackend:
+class VectorCarsBackend:
     """Our own numpy, one episode."""
 
     def __init__(self, config: IntersectionConfig) -> None:
@@ -68,7 +68,7 @@ def _highway_backend(config: IntersectionConfig) -> IntersectionBackend:
 
 BACKENDS: Mapping[str, Callable[[IntersectionConfig], IntersectionBackend]] = {
     "highway_env": _highway_backend,
-    "vector": VectorBackend,
+    "vector": VectorCarsBackend,
 }
 
 

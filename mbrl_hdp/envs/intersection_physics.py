@@ -50,13 +50,6 @@ class IntersectionPhysics(BatchPhysics):
 
     Args:
         config: the task.
-
-    Example:
-        >>> physics = IntersectionPhysics()
-        >>> state = physics.start(100, np.random.default_rng(0))
-        >>> state = physics.step(state, np.zeros((100, 2)), {"actuation": np.full(100, -1.0)})
-        >>> physics.observe(state).shape
-        (100, 12)
     """
 
     obs_dim = OBS_DIM

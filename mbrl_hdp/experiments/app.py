@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.errors import CheckpointError, ConfigError, did_you_mean
 from mbrl_hdp.experiments.config import CONFIG_NAME, check_config, config_dir, register_configs, registry_for
-from mbrl_hdp.experiments.jobs import Job, check_jobs, folder_of_job, plan_sweep
+from mbrl_hdp.experiments.jobs import SweepJob, check_jobs, folder_of_job, plan_sweep
 from mbrl_hdp.experiments.run_folder import CONFIG, check_can_hold, first_difference, needs_trust, read_config
 from mbrl_hdp.experiments.sweep import (
     DONE,
@@ -103,7 +103,9 @@ def run_app(words: Sequence[str], finish: Finish | None = None, show: Show | Non
     return _run_sweep(overrides, flags, finish, sweep, show) if sweep else _run_one(overrides, flags, finish)
 
 
-def _plan_sweep(overrides: Sequence[str], jobs: Sequence[Job], config_dirs: Sequence[Path]) -> tuple[list[str], Sweep]:
+def _plan_sweep(
+    overrides: Sequence[str], jobs: Sequence[SweepJob], config_dirs: Sequence[Path]
+) -> tuple[list[str], Sweep]:
     """Return the overrides with the sweep's folder worked out, and the jobs as they are found there."""
     prepare_launcher(overrides)
     plan = plan_sweep(overrides, jobs, config_dirs)
@@ -166,7 +168,7 @@ def _check_flags(words: Sequence[str]) -> None:
             raise ConfigError(f"{flag}={following}: `train` has one configuration, {CONFIG_NAME}")
 
 
-def _try_out(jobs: Sequence[Job], registry: Registry) -> None:
+def _try_out(jobs: Sequence[SweepJob], registry: Registry) -> None:
     """Build environment and agent of every run that is asked for, before the first folder is made.
 
     Raises:

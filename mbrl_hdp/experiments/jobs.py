@@ -25,14 +25,14 @@ _SWEEP_DIR = "hydra.sweep.dir"
 _NOW = re.compile(r"\$\{now:([^}]*)\}")
 
 
-class Job(NamedTuple):
+class SweepJob(NamedTuple):
     """One run of a command line: its overrides (Hydra's own included) and its configuration."""
 
     overrides: list[str]
     config: DictConfig
 
 
-def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()) -> list[Job]:
+def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequence[Path] = ()) -> list[SweepJob]:
     """Compose and check every job of a (multi)run before the first one begins; return them in Hydra's order.
 
     Args:
@@ -45,7 +45,9 @@ def check_jobs(overrides: Sequence[str], registry: Registry, config_dirs: Sequen
     hydras = [str(override.input_line) for override in parsed if override.key_or_group.startswith("hydra")]
     ours = [override for override in parsed if not override.key_or_group.startswith("hydra")]
     with composer(_search_path(parsed, config_dirs)):
-        return [Job([*hydras, *job], compose_job(job, CONFIG_NAME)) for job in islice(_jobs(ours), _MAX_CHECKED_JOBS)]
+        return [
+            SweepJob([*hydras, *job], compose_job(job, CONFIG_NAME)) for job in islice(_jobs(ours), _MAX_CHECKED_JOBS)
+        ]
 
 
 def folder_of_job(
@@ -115,7 +117,7 @@ class SweepPlan(NamedTuple):
     folders: list[Path]
 
 
-def plan_sweep(overrides: Sequence[str], jobs: Sequence[Job], config_dirs: Sequence[Path] = ()) -> SweepPlan:
+def plan_sweep(overrides: Sequence[str], jobs: Sequence[SweepJob], config_dirs: Sequence[Path] = ()) -> SweepPlan:
     """Return where the jobs of a sweep go: its folder made absolute, with the time in its name filled in.
 
     Workers on other machines may be in another directory, and whoever started the sweep reads its results there. The
@@ -144,7 +146,7 @@ def plan_sweep(overrides: Sequence[str], jobs: Sequence[Job], config_dirs: Seque
     return SweepPlan([*others, word], folders)
 
 
-def _sweep_words(job: Job, config_dirs: Sequence[Path]) -> tuple[str, str]:
+def _sweep_words(job: SweepJob, config_dirs: Sequence[Path]) -> tuple[str, str]:
     """Return `hydra.sweep.dir` and `hydra.sweep.subdir` as they are written, interpolations and all."""
     with composer(_search_path(parse_overrides(job.overrides), config_dirs)):
         try:

@@ -53,11 +53,11 @@ class Run:
     agent: GuardedAgent
     budget: Budget
     registry: Registry
-    model: ContextModel | None = None
-    tracker: ContextTracker | None = None
     data: Trajectories | None = None
     num_episodes: int = 0
     env_steps: int = 0
+    model: ContextModel | None = None
+    tracker: ContextTracker | None = None
     times: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

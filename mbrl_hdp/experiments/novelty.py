@@ -2,7 +2,7 @@
 
 Every fifth real episode is kept from the model's training and calibrates the alarm. The alarm then judges the episodes
 of the next epoch, which the model has not seen either. An alarm brings a refit in that epoch, whether or not one is
-due, and tells it to search for new contexts.
+due, and makes it search for new contexts.
 """
 
 from __future__ import annotations

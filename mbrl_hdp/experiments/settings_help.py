@@ -18,7 +18,7 @@ _RANGE = (("at_least", "at least"), ("above", "above"), ("at_most", "at most"), 
 
 
 @dataclass(frozen=True)
-class Line:
+class SettingLine:
     """One setting.
 
     Attributes:
@@ -34,12 +34,12 @@ class Line:
     options: tuple[str, ...] = ()
 
 
-def settings_of(name: str, registry: Registry | None = None) -> list[Line]:
+def settings_of(name: str, registry: Registry | None = None) -> list[SettingLine]:
     """Return the settings of `train` (main) or `fit`, groups with their options and the default option's settings."""
     registry = registry or load_registry()
     chosen = load_config([], registry, name)
     groups = {kind.group: kind.name for kind in KINDS}
-    lines: list[Line] = []
+    lines: list[SettingLine] = []
     for field in dataclasses.fields(schema_of(name)):
         if field.name in groups:
             lines += _group(field.name, registry, str((chosen.get(field.name) or {}).get("name", "")))
@@ -68,18 +68,18 @@ def completions(name: str, word: str) -> list[str]:
     return [f"{line.key}=" for line in lines if line.key.startswith(word)]
 
 
-def _group(group: str, registry: Registry, chosen: str) -> Iterator[Line]:
+def _group(group: str, registry: Registry, chosen: str) -> Iterator[SettingLine]:
     plugins = [plugin for kind in KINDS if kind.group == group for plugin in registry.all() if plugin.kind == kind.name]
     names = tuple(sorted(plugin.spec.name for plugin in plugins))
     words = "; ".join(f"{plugin.spec.name}: {plugin.spec.summary.strip()}" for plugin in plugins)
-    yield Line(group, chosen, words or "no plugin registers one", names)
+    yield SettingLine(group, chosen, words or "no plugin registers one", names)
     for plugin in plugins:
         if plugin.spec.name == chosen and dataclasses.is_dataclass(plugin.spec.config):
             for field in dataclasses.fields(plugin.spec.config):
                 yield from _lines(field, f"{group}.{field.name}")
 
 
-def _lines(field: dataclasses.Field[Any], key: str) -> Iterator[Line]:
+def _lines(field: dataclasses.Field[Any], key: str) -> Iterator[SettingLine]:
     default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
     if dataclasses.is_dataclass(default) and not isinstance(default, type):
         for inner in dataclasses.fields(default):
@@ -95,7 +95,7 @@ def _lines(field: dataclasses.Field[Any], key: str) -> Iterator[Line]:
     bounds = [f"{text} {rules[name]:g}" for name, text in _RANGE if name in rules]
     if bounds:
         words.append(f"({', '.join(bounds)})")
-    yield Line(key, _typed(default), " ".join(words), options)
+    yield SettingLine(key, _typed(default), " ".join(words), options)
 
 
 def _typed(value: Any) -> str:

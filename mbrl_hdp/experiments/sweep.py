@@ -21,7 +21,7 @@ from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.plain_files import read_json
 from mbrl_hdp.errors import CheckpointError, ConfigError, MbrlHdpError
 from mbrl_hdp.experiments.history import read_history
-from mbrl_hdp.experiments.jobs import Job
+from mbrl_hdp.experiments.jobs import SweepJob
 from mbrl_hdp.experiments.run_folder import CONFIG
 from mbrl_hdp.experiments.run_lock import run_lock
 
@@ -38,7 +38,7 @@ LOG = "app.log"
 _JOB = "job.json"
 _FINISHED = "finished"
 _LOG = logging.getLogger("mbrl_hdp")  # Hydra writes it to app.log
-# A process that was told to end may still be busy for a moment when its job is begun again elsewhere.
+# A process that was asked to end may still be busy for a moment when its job is begun again elsewhere.
 _PATIENCE_S = 60.0
 _SUBMITIT = ("hydra_plugins.hydra_submitit_launcher", "pip install --no-deps hydra-submitit-launcher==1.2.0 submitit")
 _LAUNCHERS = {
@@ -152,7 +152,7 @@ class Sweep:
         word: the override that names its folder.
     """
 
-    def __init__(self, word: str, jobs: Sequence[Job], folders: Sequence[Path]) -> None:
+    def __init__(self, word: str, jobs: Sequence[SweepJob], folders: Sequence[Path]) -> None:
         self.word = word
         self._words = _differing([job.overrides for job in jobs])
         self._folders = list(folders)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-_NUM_BINS = 10
 _NORMAL = 1.96
+"""97.5 % quantile of the standard normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Calibration:
 
 
 def calibrate(
-    belief: Float[np.ndarray, "N T k"], truth: Int[np.ndarray, "N T"], to_true: Sequence[int]
+    belief: Float[np.ndarray, "N T k"], truth: Int[np.ndarray, "N T"], to_true: Sequence[int], num_bins: int = 10
 ) -> Calibration | None:
     """Compare the largest probability of every step with how often it is right; None if no step has a known truth.
 
@@ -53,6 +53,7 @@ def calibrate(
         belief: probabilities of the contexts; NaN beyond an episode's end.
         truth: true contexts, -1 where unknown.
         to_true: true context that every learned one was matched to, -1 for none.
+        num_bins: intervals of equal width between 0 and 1.
     """
     is_known = (truth >= 0) & np.isfinite(belief).all(-1)
     if not is_known.any():
@@ -60,7 +61,7 @@ def calibrate(
     chosen = belief[is_known]
     predicted = np.clip(chosen.max(-1), 0.0, 1.0)
     right = np.asarray(to_true)[chosen.argmax(-1)] == truth[is_known]
-    place = np.minimum((predicted * _NUM_BINS).astype(int), _NUM_BINS - 1)
+    place = np.minimum((predicted * num_bins).astype(int), num_bins - 1)
     bins = [_bin(predicted[place == number], right[place == number]) for number in np.unique(place)]
     error = sum(each.count * abs(each.predicted - each.right) for each in bins) / len(predicted)
     return Calibration(bins, float(error))

@@ -151,7 +151,7 @@ class _Learner:
         contexts[context] = self.family.start(size, self.data.stays.of(context, has_first=self.start == FRESH))
         return self._assembled(contexts, chain.moves, by_context(chain.initial, chain.sizes), pseudo=0.0)
 
-    def _maximised(self, counts: semi_markov.PhaseCounts, sizes: Sequence[int]) -> PhaseChain:
+    def _maximised(self, counts: semi_markov.PhaseParts, sizes: Sequence[int]) -> PhaseChain:
         expected = PhaseChain.of(counts, sizes)
         contexts = [self.family.update(phases) for phases in split_phases(expected)]
         return self._assembled(contexts, counts.moves, by_context(counts.initial, sizes))

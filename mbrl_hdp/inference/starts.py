@@ -91,16 +91,16 @@ class Start:
         dynamics: the transition model.
         schedule: when what happens in a training by gradients.
         contexts: contexts to start from; None starts from random heads, or from those of a model that is refitted.
-        is_refit: go on from a model as it is.
         model: model to go on from in place of a fresh one.
+        is_refit: go on from a model as it is.
     """
 
     name: str
     dynamics: Part
     schedule: Schedule
     contexts: Contexts | None = None
-    is_refit: bool = False
     model: ContextModel | None = None
+    is_refit: bool = False
 
 
 def informed(part: Part, structure: Structure | None, obs_dim: int) -> Part:

@@ -28,21 +28,6 @@ _NARROWEST, _WIDEST = 24, 128
 _LANES = 4
 
 
-class PhaseArrays(NamedTuple):
-    """A phase chain as the loops take it: float64, contiguous, on the CPU.
-
-    Attributes:
-        first: first state of every context, and the number of states at the end.
-    """
-
-    initial: Float[Tensor, " S"]
-    stay: Float[Tensor, " S"]
-    advance: Float[Tensor, " S"]
-    leave: Float[Tensor, " S"]
-    moves: Float[Tensor, "K K"]
-    first: Int[Tensor, " K1"]
-
-
 class PhaseForward(NamedTuple):
     """Result of the forward pass.
 
@@ -59,15 +44,41 @@ class PhaseForward(NamedTuple):
     is_exact: Tensor
 
 
+class PhaseArrays(NamedTuple):
+    """A phase chain as the loops take it: float64, contiguous, on the CPU.
+
+    Attributes:
+        parts: its probabilities.
+        first: first state of every context, and the number of states at the end.
+    """
+
+    parts: PhaseParts
+    first: Int[Tensor, " K1"]
+
+
 class PhaseDerivatives(NamedTuple):
-    """Derivatives of `weights @ log_evidence` by the chain, and the smoothed contexts (unweighted)."""
+    """Smoothed contexts (unweighted), and the derivatives of `weights @ log_evidence` by the chain."""
 
     marginals: Float[Tensor, "B T K"]
-    by_initial: Float[Tensor, " S"]
-    by_stay: Float[Tensor, " S"]
-    by_advance: Float[Tensor, " S"]
-    by_leave: Float[Tensor, " S"]
-    by_moves: Float[Tensor, "K K"]
+    by: PhaseParts
+
+
+class PhaseParts(NamedTuple):
+    """One number for each probability of a `PhaseChain`: its value, the derivative by it, or the expected count.
+
+    Attributes:
+        initial: of sequences that begin in each state.
+        stay: of steps that stay in each phase.
+        advance: of steps from each phase to the next.
+        leave: of steps that leave the context from each phase.
+        moves: of steps from context j to context k.
+    """
+
+    initial: Float[Tensor, " S"]
+    stay: Float[Tensor, " S"]
+    advance: Float[Tensor, " S"]
+    leave: Float[Tensor, " S"]
+    moves: Float[Tensor, "K K"]
 
 
 def filter_pass(
@@ -77,7 +88,7 @@ def filter_pass(
     num_steps, num_contexts, batch = lik.shape
     probs, following = (torch.zeros(batch, num_steps, num_contexts, dtype=dtype) for _ in range(2))
     scale, lowest = lik.new_ones(num_steps, batch), lik.new_ones(batch)
-    arrays = (*chain, lik, lengths, probs, following, scale, lowest)
+    arrays = (*chain.parts, chain.first, lik, lengths, probs, following, scale, lowest)
     _filter_loops(*(value.numpy() for value in arrays))
     return PhaseForward(probs, following, scale, lowest >= SMALLEST)
 
@@ -93,14 +104,14 @@ def smooth_pass(
     num_steps, num_contexts, batch = lik.shape
     marginals = torch.zeros(batch, num_steps, num_contexts, dtype=dtype)
     scale, lowest = lik.new_ones(num_steps, batch), lik.new_ones(batch)
-    by_state = torch.zeros(4, len(chain.stay), dtype=torch.float64)
-    by_moves = torch.zeros_like(chain.moves)
-    arrays = (*chain, lik, lengths, weights.contiguous(), marginals, scale, lowest, by_state, by_moves)
+    by_state = torch.zeros(4, len(chain.parts.stay), dtype=torch.float64)
+    by_moves = torch.zeros_like(chain.parts.moves)
+    arrays = (*chain.parts, chain.first, lik, lengths, weights.contiguous(), marginals, scale, lowest)
     # Arguments, because numba's cache would not notice a change of a constant in another file.
-    _smooth_loops(*(value.numpy() for value in arrays), SMALLEST, LARGEST)
+    _smooth_loops(*(value.numpy() for value in (*arrays, by_state, by_moves)), SMALLEST, LARGEST)
     by_state[2, chain.first[1:] - 1] = 0.0  # there is no phase after the last
-    found = PhaseDerivatives(marginals, by_state[0], by_state[1], by_state[2], by_state[3], by_moves)
-    return scale, lowest >= SMALLEST, found
+    by_chain = PhaseParts(by_state[0], by_state[1], by_state[2], by_state[3], by_moves)
+    return scale, lowest >= SMALLEST, PhaseDerivatives(marginals, by_chain)
 
 
 @compiled()

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mbrl_hdp.compiling import compiled
-from mbrl_hdp.probability.phase_kernels import PhaseArrays, PhaseDerivatives
+from mbrl_hdp.probability.phase_kernels import PhaseArrays, PhaseDerivatives, PhaseParts
 from mbrl_hdp.probability.scaling import LARGEST
 
 
@@ -23,8 +23,8 @@ def log_smooth(
 ) -> tuple[Float[Tensor, " B"], PhaseDerivatives]:
     """Return the evidence, -inf where it is impossible, and the derivatives of `weights @ evidence`."""
     evidence, marginals = log_lik.new_zeros(len(log_lik)), torch.zeros_like(log_lik)
-    by_state = torch.zeros(4, len(chain.stay), dtype=torch.float64)
-    by_moves = torch.zeros_like(chain.moves)
+    by_state = torch.zeros(4, len(chain.parts.stay), dtype=torch.float64)
+    by_moves = torch.zeros_like(chain.parts.moves)
     arrays = (
         *_logs(chain),
         log_lik.contiguous(),
@@ -36,7 +36,8 @@ def log_smooth(
         by_moves,
     )
     _smooth_loops(*(value.numpy() for value in arrays), LARGEST)
-    return evidence, PhaseDerivatives(marginals, by_state[0], by_state[1], by_state[2], by_state[3], by_moves)
+    by_chain = PhaseParts(by_state[0], by_state[1], by_state[2], by_state[3], by_moves)
+    return evidence, PhaseDerivatives(marginals, by_chain)
 
 
 def log_filter(
@@ -45,13 +46,22 @@ def log_filter(
     """Return evidence, filtered contexts and those of the next step before it is seen; zeros if impossible."""
     evidence = log_lik.new_zeros(len(log_lik))
     probs, following = torch.zeros_like(log_lik), torch.zeros_like(log_lik)
-    arrays = (*_logs(chain), chain.leave, chain.moves, log_lik.contiguous(), lengths, probs, following, evidence)
+    arrays = (
+        *_logs(chain),
+        chain.parts.leave,
+        chain.parts.moves,
+        log_lik.contiguous(),
+        lengths,
+        probs,
+        following,
+        evidence,
+    )
     _filter_loops(*(value.numpy() for value in arrays))
     return evidence, probs, following
 
 
 def _logs(chain: PhaseArrays) -> tuple[Tensor, ...]:
-    return *(value.log() for value in chain[:5]), chain.first
+    return *(value.log() for value in chain.parts), chain.first
 
 
 @compiled()

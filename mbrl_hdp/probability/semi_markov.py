@@ -23,6 +23,7 @@ from mbrl_hdp.probability.passes import checked_lengths
 from mbrl_hdp.probability.phase_kernels import (
     PhaseArrays,
     PhaseDerivatives,
+    PhaseParts,
     filter_pass,
     smooth_pass,
 )
@@ -49,35 +50,17 @@ class PhaseFiltered(NamedTuple):
     log_evidence: Float[Tensor, " B"]
 
 
-class PhaseCounts(NamedTuple):
-    """Expected numbers over all sequences and steps, from the messages.
-
-    Attributes:
-        initial: sequences that begin in each state.
-        stay: steps that stay in each phase.
-        advance: steps from each phase to the next.
-        leave: steps that leave the context from each phase.
-        moves: steps from context j to context k.
-    """
-
-    initial: Float[Tensor, " S"]
-    stay: Float[Tensor, " S"]
-    advance: Float[Tensor, " S"]
-    leave: Float[Tensor, " S"]
-    moves: Float[Tensor, "K K"]
-
-
 class PhaseSmoothed(NamedTuple):
     """Result of `smooth`.
 
     Attributes:
         marginals: p(context_t | all observations).
-        counts: expected counts.
+        counts: expected numbers over all sequences and steps.
         log_evidence: log p(observations) of every sequence, differentiable.
     """
 
     marginals: Float[Tensor, "B T K"]
-    counts: PhaseCounts
+    counts: PhaseParts
     log_evidence: Float[Tensor, " B"]
 
 
@@ -102,11 +85,10 @@ def smooth(
     messages = _Pass(chain, log_lik, lengths)
     found = messages.unit
     # Expected count = probability * derivative by that probability.
-    factors = (found.by_initial, found.by_stay, found.by_advance, found.by_leave, found.by_moves)
-    counts = [value * factor for value, factor in zip(messages.arrays[:5], factors, strict=True)]
+    counts = [value * factor for value, factor in zip(messages.arrays.parts, found.by, strict=True)]
     return PhaseSmoothed(
         found.marginals.to(log_lik.device),
-        PhaseCounts(*(count.to(log_lik) for count in counts)),
+        PhaseParts(*(count.to(log_lik) for count in counts)),
         _attach(chain, log_lik, messages),
     )
 
@@ -139,7 +121,7 @@ def viterbi(
     lasting = checked_lengths(log_lik, lengths).cpu()
     values = log_lik.detach().to("cpu", torch.float64).contiguous()
     paths = torch.full(values.shape[:2], -1)
-    words = [value.log() for value in arrays[:5]]
+    words = [value.log() for value in arrays.parts]
     most_likely_paths(*(value.numpy() for value in (*words, arrays.first, values, lasting, paths)))
     return paths.to(log_lik.device)
 
@@ -163,11 +145,8 @@ def _arrays(chain: PhaseChain) -> PhaseArrays:
     if chain.moves.shape != (chain.num_contexts, chain.num_contexts) or len(chain.stay) != chain.num_states:
         found = f"{len(chain.stay)} states and moves {tuple(chain.moves.shape)}"
         raise ValueError(f"sizes {chain.sizes} do not fit {found}")
-    initial, stay, advance, leave, moves = (
-        value.detach().to("cpu", torch.float64).contiguous() for value in chain.tensors
-    )
-    first = torch.cat([first_states(chain.sizes), torch.tensor([chain.num_states])])
-    return PhaseArrays(initial, stay, advance, leave, moves, first)
+    parts = PhaseParts(*(value.detach().to("cpu", torch.float64).contiguous() for value in chain.tensors))
+    return PhaseArrays(parts, torch.cat([first_states(chain.sizes), torch.tensor([chain.num_states])]))
 
 
 def _inputs(chain: PhaseChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Tensor, " B"] | None) -> _Inputs:
@@ -175,10 +154,11 @@ def _inputs(chain: PhaseChain, log_lik: Float[Tensor, "B T K"], lengths: Int[Ten
         raise ValueError(f"log_lik has {log_lik.shape[-1]} contexts, but the chain {chain.num_contexts}")
     arrays, lasting = _arrays(chain), checked_lengths(log_lik, lengths).cpu()
     own = log_lik.detach().cpu()
-    is_entered = arrays.moves + torch.eye(chain.num_contexts, dtype=torch.float64)
-    lik, offset = scaled_likelihoods(by_context(arrays.initial, chain.sizes), is_entered, own, lasting)
+    parts = arrays.parts
+    is_entered = parts.moves + torch.eye(chain.num_contexts, dtype=torch.float64)
+    lik, offset = scaled_likelihoods(by_context(parts.initial, chain.sizes), is_entered, own, lasting)
     # Which log-likelihoods count beside a context that cannot be entered matters to `scaled_likelihoods` only.
-    is_safe = bool((arrays.leave >= LEAST_LEAVE).all() and (arrays.moves > 0).any(0).all())
+    is_safe = bool((parts.leave >= LEAST_LEAVE).all() and (parts.moves > 0).any(0).all())
     return _Inputs(arrays, own, lik, offset, lasting, is_safe)
 
 
@@ -199,8 +179,8 @@ class _Pass:
         """Return the derivatives of `weights @ log_evidence`."""
         if not bool((weights == weights[:1]).all()):
             return self._run(weights)
-        marginals, *others = self.unit
-        return PhaseDerivatives(marginals, *(value * weights[:1].sum() for value in others))
+        marginals, by = self.unit
+        return PhaseDerivatives(marginals, PhaseParts(*(value * weights[:1].sum() for value in by)))
 
     def _run(self, weights: Float[Tensor, " B"]) -> PhaseDerivatives:
         arrays, log_lik, lik, offset, lengths, is_safe = self.inputs
@@ -215,7 +195,7 @@ class _Pass:
         """Add the sequences that scaled messages cannot carry, computed in logarithms."""
         self.evidence[rows], own = log_smooth(self.arrays, *self.inputs.sequences(rows), weights[rows])
         found.marginals[rows] = own.marginals.to(found.marginals)
-        return PhaseDerivatives(found.marginals, *(a + b for a, b in zip(found[1:], own[1:], strict=True)))
+        return PhaseDerivatives(found.marginals, PhaseParts(*(a + b for a, b in zip(found.by, own.by, strict=True))))
 
 
 def _attach(chain: PhaseChain, log_lik: Float[Tensor, "B T K"], messages: _Pass) -> Float[Tensor, " B"]:
@@ -238,7 +218,7 @@ class _PhaseGradient(torch.autograd.Function):
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
         """Return the expected counts over the probabilities, and the marginals, weighted by sequence."""
         own = weights.to("cpu", torch.float64)
-        marginals, *by_chain = ctx.messages.weighted(own)
+        marginals, by_chain = ctx.messages.weighted(own)
         *likes, (_, device) = ctx.likes
         by_log_lik = (marginals * own[:, None, None].to(marginals)).to(device)
         pairs = zip(by_chain, likes, strict=True)

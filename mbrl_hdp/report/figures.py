@@ -146,7 +146,8 @@ def contexts_figure(
     colours = context_colours(summary.num_contexts)
     steps = [min(int(data.lengths[n]), _MAX_STEPS) if episodes is None else int(data.lengths[n]) for n in shown]
     unit, width = _time_unit(names.dt, max(steps))
-    scale = _Scale.of(np.concatenate([data.obs[n, : length + 1] for n, length in enumerate(data.lengths)])[:, places])
+    rows = np.concatenate([data.obs[n, : length + 1] for n, length in enumerate(data.lengths)])
+    scale = _ColumnScale.of(rows[:, places])
     lines: list[Any] = []
     for row, (number, length) in enumerate(zip(shown, steps, strict=True)):
         top, below = axes[2 * row], axes[2 * row + 1]
@@ -166,21 +167,20 @@ def contexts_figure(
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _ColumnScale:
     """Centre and spread of the columns shown, the same for all episodes, and the range of their values."""
 
     centre: Float[np.ndarray, " S"]
     spread: Float[np.ndarray, " S"]
-    low: Float[np.ndarray, " S"]
-    high: Float[np.ndarray, " S"]
+    ends: Float[np.ndarray, "2 S"]
 
     @staticmethod
-    def of(rows: Float[np.ndarray, "R S"]) -> _Scale:
+    def of(rows: Float[np.ndarray, "R S"]) -> _ColumnScale:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a column without a single value
             spread = np.nanstd(rows, 0)
-            ends = np.nanmin(rows, 0), np.nanmax(rows, 0)
-            return _Scale(np.nanmean(rows, 0), np.where(spread > 0, spread, 1.0), *ends)
+            ends = np.stack((np.nanmin(rows, 0), np.nanmax(rows, 0)))
+            return _ColumnScale(np.nanmean(rows, 0), np.where(spread > 0, spread, 1.0), ends)
 
     def apply(self, obs: Float[np.ndarray, "T S"]) -> Float[np.ndarray, "T S"]:
         return (obs - self.centre) / self.spread
@@ -196,10 +196,11 @@ def _time_unit(dt: float | None, num_steps: int) -> tuple[str, float]:
     return f"time in seconds (a step is {dt:.4g} s)", dt
 
 
-def _column_label(names: Names, place: int, scale: _Scale, column: int) -> str:
+def _column_label(names: Names, place: int, scale: _ColumnScale, column: int) -> str:
     """Return a column's name, unit and range; the curves are scaled."""
     unit = names.units.get(names.obs[place], "")
-    words = f"{names.obs[place]}\n{scale.low[column]:.4g} to {scale.high[column]:.4g}{f' {unit}' if unit else ''}"
+    low, high = scale.ends[:, column]
+    words = f"{names.obs[place]}\n{low:.4g} to {high:.4g}{f' {unit}' if unit else ''}"
     return words.replace("$", r"\$")  # two of them would be a formula to matplotlib
 
 

@@ -21,9 +21,9 @@ from mbrl_hdp.data.names import Names
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.report import page_charts
 from mbrl_hdp.report.effects import Effect, effect_rows
-from mbrl_hdp.report.page_data import ModelView, Page, gather
+from mbrl_hdp.report.page_data import ModelView, ReportPage, gather
 from mbrl_hdp.report.palette import context_colours
-from mbrl_hdp.report.timeline import MOST_COLUMNS, Runs, Timeline
+from mbrl_hdp.report.timeline import MOST_COLUMNS, LabelRuns, Timeline
 
 FILE_NAME = "report.html"
 _MOST_EFFECT_ROWS = 60
@@ -48,7 +48,7 @@ def write_page(paths: Sequence[str | Path], out: str | Path | None = None) -> Pa
     return save_page(gather(paths), Path(paths[0]) / FILE_NAME if out is None else Path(out))
 
 
-def save_page(page: Page, target: Path) -> Path:
+def save_page(page: ReportPage, target: Path) -> Path:
     """Write a page to a file; return its path."""
     text = render(page)
     with atomic_path(target) as path:
@@ -56,7 +56,7 @@ def save_page(page: Page, target: Path) -> Path:
     return target
 
 
-def render(page: Page, live: bool = False) -> str:
+def render(page: ReportPage, live: bool = False) -> str:
     """Return the HTML of a page.
 
     Args:
@@ -142,7 +142,7 @@ def _duration(seconds: Any) -> str:
     return f"{seconds:.2g} s"
 
 
-def _num_colours(page: Page) -> int:
+def _num_colours(page: ReportPage) -> int:
     num_groups = 0 if page.comparison is None else len(page.comparison.rows)
     return max(num_groups, 0 if page.model is None else int(page.model.summary["num_contexts"]))
 
@@ -195,7 +195,7 @@ def _columns(drawn: Timeline) -> list[dict[str, Any]]:
     ]
 
 
-def _runs(runs: Runs) -> dict[str, Any]:
+def _runs(runs: LabelRuns) -> dict[str, Any]:
     return {"start": _packed(runs.start, "<i4"), "value": _packed(runs.value, "<i2"), "binRows": runs.bin_rows}
 
 
@@ -203,7 +203,7 @@ def _packed(values: np.ndarray[Any, Any], dtype: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values.astype(dtype)).tobytes()).decode()
 
 
-def _true_contexts(view: ModelView, truth: Runs | None) -> list[dict[str, Any]]:
+def _true_contexts(view: ModelView, truth: LabelRuns | None) -> list[dict[str, Any]]:
     """Return name and colour (that of the learned context it was matched to, -1 for none) of every true context."""
     if truth is None:
         return []

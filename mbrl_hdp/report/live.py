@@ -12,7 +12,7 @@ from typing import Any
 
 from mbrl_hdp.errors import ConfigError, DataError, MbrlHdpError
 from mbrl_hdp.report.html import render
-from mbrl_hdp.report.page_data import Page, gather
+from mbrl_hdp.report.page_data import ReportPage, gather
 
 _HERE = "127.0.0.1"
 _WATCHED = ("config.yaml", "metrics.csv", "summary.json", "rollout.gif")
@@ -57,7 +57,7 @@ class LivePage:
             return render(gather(self.paths), live=True)
         except (MbrlHdpError, OSError) as error:
             where, why = ", ".join(map(str, self.paths)), str(error).replace(" and is left out", "")
-            return render(Page("waiting", "Waiting for the first epoch", where, notes=[why]), live=True)
+            return render(ReportPage("waiting", "Waiting for the first epoch", where, notes=[why]), live=True)
 
 
 def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServer:

@@ -50,17 +50,17 @@ class ModelView:
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     """The content of one page.
 
     Attributes:
         kind: `fit`, `run`, `runs` or `studies`.
         title: what it is about.
         folder: where it was read.
+        settings: text of config.yaml.
         model: the context model of a fit, or the last one of a run.
         history: learning curve and summary of a run.
         comparison: several runs side by side.
-        settings: text of config.yaml.
         starts: when a run was begun and resumed.
         animation: an episode as a GIF.
         notes: what is left out and why, a sentence each.
@@ -70,17 +70,17 @@ class Page:
     kind: str
     title: str
     folder: str
+    settings: str = ""
     model: ModelView | None = None
     history: RunHistory | None = None
     comparison: Comparison | None = None
-    settings: str = ""
     starts: Sequence[dict[str, Any]] = ()
     animation: bytes | None = None
     notes: list[str] = field(default_factory=list)
     studies: Sequence[StudySection] = ()
 
 
-def gather(paths: Sequence[str | Path]) -> Page:
+def gather(paths: Sequence[str | Path]) -> ReportPage:
     """Read the folder of a fit, of a run, of several runs, of a sweep or of studies.
 
     Raises:
@@ -99,7 +99,7 @@ def gather(paths: Sequence[str | Path]) -> Page:
         return run_page(folders[0])
     if len(folders) == 1 and is_results(folders[0]):
         sections = study_sections(folders[0])
-        return Page("studies", title_of(sections), str(folders[0]), studies=sections)
+        return ReportPage("studies", title_of(sections), str(folders[0]), studies=sections)
     fits = [str(folder) for folder in folders if is_fit(folder)]
     if fits:
         raise DataError(f"a page shows one fit, or one or several runs; report {', '.join(fits)} alone")
@@ -111,7 +111,7 @@ def is_fit(folder: Path) -> bool:
     return (folder / "summary.json").is_file() and (folder / "model.safetensors").is_file()
 
 
-def fit_page(folder: Path) -> Page:
+def fit_page(folder: Path) -> ReportPage:
     """Read what `mbrl-hdp fit` wrote."""
     settings = _text(folder / "config.yaml")
     columns = ColumnNames.load(folder)
@@ -120,15 +120,15 @@ def fit_page(folder: Path) -> Page:
     names, read = ((), ()) if columns is None else (columns.context_names, columns.notes)
     view = ModelView(read_json(folder / "summary.json"), timeline, names, read)
     source = str(_parsed(settings, folder).get("data") or folder.resolve().name)
-    return Page("fit", Path(source).name, str(folder), model=view, settings=settings, notes=notes)
+    return ReportPage("fit", Path(source).name, str(folder), model=view, settings=settings, notes=notes)
 
 
-def run_page(folder: Path) -> Page:
+def run_page(folder: Path) -> ReportPage:
     """Read a run directory, finished or not."""
     history = read_run(folder)
     notes: list[str] = []
     title = f"{history.agent or 'run'} on {history.env or folder.resolve().name}"
-    return Page(
+    return ReportPage(
         "run",
         title,
         str(folder),
@@ -141,7 +141,7 @@ def run_page(folder: Path) -> Page:
     )
 
 
-def runs_page(folders: Sequence[Path]) -> Page:
+def runs_page(folders: Sequence[Path]) -> ReportPage:
     """Read several runs, or the runs below a folder."""
     from mbrl_hdp.report.compare import compare_runs
 
@@ -150,7 +150,7 @@ def runs_page(folders: Sequence[Path]) -> Page:
     title = ", ".join(named) if len(named) <= _MOST_NAMED else f"{len(named)} groups of runs"
     if len(found.envs) == 1 and found.envs[0] and found.envs[0] not in title:
         title = f"{title} on {found.envs[0]}"
-    return Page("runs", title, ", ".join(map(str, folders)), comparison=found, notes=list(found.remarks))
+    return ReportPage("runs", title, ", ".join(map(str, folders)), comparison=found, notes=list(found.remarks))
 
 
 def _model_of_run(folder: Path, notes: list[str]) -> ModelView | None:

@@ -48,7 +48,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Runs:
+class LabelRuns:
     """Labels as runs of equal ones.
 
     Attributes:
@@ -88,8 +88,8 @@ class Timeline:
     low: Int16[np.ndarray, "C B"]
     high: Int16[np.ndarray, "C B"]
     belief: UInt8[np.ndarray, "B k"]
-    labels: Runs
-    truth: Runs | None
+    labels: LabelRuns
+    truth: LabelRuns | None
     starts: Int32[np.ndarray, " N"]
     episode_names: list[str]
     first_stamps: list[str]
@@ -166,7 +166,7 @@ class Timeline:
             for name in ("labels", "truth"):
                 bins = words.pop(f"{name}_bin_rows", None)
                 runs[name] = (
-                    None if bins is None else Runs(arrays.pop(f"{name}_start"), arrays.pop(f"{name}_value"), bins)
+                    None if bins is None else LabelRuns(arrays.pop(f"{name}_start"), arrays.pop(f"{name}_value"), bins)
                 )
             assert runs["labels"] is not None
             return Timeline(columns=columns, labels=runs["labels"], truth=runs["truth"], **arrays, **words)
@@ -174,7 +174,7 @@ class Timeline:
             raise CheckpointError(f"{folder / TIMELINE} is not what `mbrl-hdp fit` writes: {error}") from error
 
 
-def runs_of(labels: Int[np.ndarray, " R"], most: int = _MOST_RUNS) -> Runs:
+def runs_of(labels: Int[np.ndarray, " R"], most: int = _MOST_RUNS) -> LabelRuns:
     """Return labels as runs; of too many, the most frequent label of every few rows."""
     bin_rows, shown = 1, labels
     starts = _starts(shown)
@@ -182,7 +182,7 @@ def runs_of(labels: Int[np.ndarray, " R"], most: int = _MOST_RUNS) -> Runs:
         bin_rows = -(-len(labels) // most)
         shown = _most_frequent(labels, bin_rows)
         starts = _starts(shown)
-    return Runs((starts * bin_rows).astype(np.int32), shown[starts].astype(np.int16), bin_rows)
+    return LabelRuns((starts * bin_rows).astype(np.int32), shown[starts].astype(np.int16), bin_rows)
 
 
 def _starts(labels: Int[np.ndarray, " R"]) -> Int[np.ndarray, " n"]:

@@ -1,4 +1,4 @@
-"""`mbrl-hdp serve`: streams over HTTP and WebSocket, one process, on this machine only unless told otherwise.
+"""`mbrl-hdp serve`: streams over HTTP and WebSocket, one process, on this machine only by default.
 
 aiohttp serves both; requests are answered one after the other, so that a stream needs no lock. An agent that plans
 takes long: its streams are worked on in one thread beside, and `/health` answers meanwhile.

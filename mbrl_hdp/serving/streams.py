@@ -18,6 +18,7 @@ from mbrl_hdp.errors import CheckpointError, DataError, MbrlHdpError, short
 from mbrl_hdp.inference.alarm import NoveltyAlarm
 from mbrl_hdp.inference.online import OnlineFilter
 from mbrl_hdp.serving.alarm import alarm_of, alarm_words
+from mbrl_hdp.serving.client import ServerError
 from mbrl_hdp.serving.loading import Actor, Served
 
 Vector = Float[np.ndarray, " n"]
@@ -27,16 +28,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 BAD, UNKNOWN, TAKEN, FULL = 400, 404, 409, 429
 
 
-class RefusedError(DataError):
-    """A request that cannot be served; the stream that it names is as it was before.
-
-    Attributes:
-        status: status code of HTTP.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+class RefusedError(DataError, ServerError):
+    """A request that cannot be served; the stream that it names is as it was before."""
 
 
 @dataclass(frozen=True)

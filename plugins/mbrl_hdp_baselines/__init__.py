@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from mbrl_hdp.errors import ConfigError
@@ -15,92 +16,36 @@ if TYPE_CHECKING:
     from mbrl_hdp.control.baseline import Baseline
 
 
-# gpytorch, Stable-Baselines3 and mbrl-lib take seconds to import: they are, when an agent is built.
+def _late(place: str, needs: str = "") -> Callable[[Any, Any], Any]:
+    """Return a function that builds an agent and imports its class, `module:Class`, only then.
 
-
-def _require(package: str) -> None:
-    """Check for a package of the extra `baselines`.
-
-    Raises:
-        ConfigError: if it is not installed.
+    gpytorch, Stable-Baselines3 and mbrl-lib take seconds to import. `needs` names a package of the extra `baselines`.
     """
-    if importlib.util.find_spec(package) is None:
-        raise ConfigError(
-            f"this agent needs the package {package}, which is part of the extra `baselines`: pip install "
-            "'mbrl-hdp[baselines]' (in the checkout: make setup)"
-        )
+    module, _, name = place.partition(":")
 
+    def build(config: Any, task: Any) -> Any:
+        if needs and importlib.util.find_spec(needs) is None:
+            raise ConfigError(
+                f"this agent needs the package {needs}, which is part of the extra `baselines`: pip install "
+                "'mbrl-hdp[baselines]' (in the checkout: make setup)"
+            )
+        return getattr(importlib.import_module(build.__module__), name)(config, task)
 
-def build_gpmm(config: settings.GpmmConfig, task: Any) -> Baseline:
-    """Build GPMM."""
-    _require("gpytorch")
-    from mbrl_hdp_baselines.gpmm import Gpmm
-
-    return Gpmm(config, task)
-
-
-def build_rnn_ppo(config: settings.RnnPpoConfig, task: Any) -> Baseline:
-    """Build RNN-PPO."""
-    _require("sb3_contrib")
-    from mbrl_hdp_baselines.ppo import BeliefPpo
-
-    return BeliefPpo(config, task)
-
-
-def build_rnn_ppo_plain(config: settings.PpoConfig, task: Any) -> Baseline:
-    """Build sb3-contrib's RecurrentPPO."""
-    _require("sb3_contrib")
-    from mbrl_hdp_baselines.ppo import RecurrentPpo
-
-    return RecurrentPpo(config, task)
-
-
-def build_dnnmm(config: settings.DnnmmConfig, task: Any) -> Agent:
-    """Build DNNMM."""
-    from mbrl_hdp_baselines.dnnmm import Dnnmm
-
-    return Dnnmm(config, task)
-
-
-def build_anpmm(config: settings.AnpmmConfig, task: Any) -> Agent:
-    """Build ANPMM."""
-    from mbrl_hdp_baselines.anpmm import Anpmm
-
-    return Anpmm(config, task)
-
-
-def build_sac_stack(config: settings.SacStackConfig, task: Any) -> Agent:
-    """Build SAC on a stack of observations."""
-    _require("stable_baselines3")
-    from mbrl_hdp_baselines.sac_stack import SacStack
-
-    return SacStack(config, task)
-
-
-def build_pets(config: settings.PetsConfig, task: Any) -> Agent:
-    """Build PETS."""
-    from mbrl_hdp_baselines.pets import Pets
-
-    return Pets(config, task)
-
-
-def build_mbpo(config: settings.MbpoConfig, task: Any) -> Agent:
-    """Build MBPO."""
-    from mbrl_hdp_baselines.mbpo import Mbpo
-
-    return Mbpo(config, task)
+    # The fingerprint of an agent's results begins at the module of its build function.
+    build.__module__ = f"{__name__}.{module}"
+    return build
 
 
 @hookimpl
 def mbrl_hdp_register_baselines() -> Iterable[PluginSpec[Baseline]]:
     """Register the baselines that learn while they act."""
     return [
-        AgentSpec("gpmm", settings.GpmmConfig, build_gpmm,
+        AgentSpec("gpmm", settings.GpmmConfig, _late("gpmm:Gpmm", "gpytorch"),
                   "GPMM: an online mixture of Gaussian processes (Xu et al. 2020); the optimiser is planner=",
                   budget="online", needs_reward=True),
-        AgentSpec("rnn_ppo", settings.RnnPpoConfig, build_rnn_ppo,
+        AgentSpec("rnn_ppo", settings.RnnPpoConfig, _late("ppo:BeliefPpo", "sb3_contrib"),
                   "RNN-PPO: recurrent PPO with a belief over a known number of contexts", budget="ppo"),
-        AgentSpec("rnn_ppo_plain", settings.PpoConfig, build_rnn_ppo_plain,
+        AgentSpec("rnn_ppo_plain", settings.PpoConfig, _late("ppo:RecurrentPpo", "sb3_contrib"),
                   "RecurrentPPO of sb3-contrib", budget="ppo"),
     ]  # fmt: skip
 
@@ -109,18 +54,18 @@ def mbrl_hdp_register_baselines() -> Iterable[PluginSpec[Baseline]]:
 def mbrl_hdp_register_agents() -> Iterable[AgentSpec[Agent]]:
     """Register the baselines that learn after the episodes of an epoch."""
     return [
-        AgentSpec("dnnmm", settings.DnnmmConfig, build_dnnmm,
+        AgentSpec("dnnmm", settings.DnnmmConfig, _late("dnnmm:Dnnmm"),
                   "DNNMM: a mixture of neural networks, pre-trained on random episodes; the optimiser is planner=",
                   budget="pretrained", needs_reward=True),
-        AgentSpec("anpmm", settings.AnpmmConfig, build_anpmm,
+        AgentSpec("anpmm", settings.AnpmmConfig, _late("anpmm:Anpmm"),
                   "ANPMM: a mixture of attentive neural processes, pre-trained likewise; the optimiser is planner=",
                   budget="pretrained", needs_reward=True),
-        AgentSpec("sac_stack", settings.SacStackConfig, build_sac_stack,
-                  "SAC of Stable-Baselines3 on the last observations and actions", budget="sac"),
-        AgentSpec("pets", settings.PetsConfig, build_pets,
+        AgentSpec("pets", settings.PetsConfig, _late("pets:Pets"),
                   "PETS: mbrl-lib's probabilistic ensemble; the optimiser is planner=",
                   budget="mpc", needs_reward=True),
-        AgentSpec("mbpo", settings.MbpoConfig, build_mbpo,
+        AgentSpec("sac_stack", settings.SacStackConfig, _late("sac_stack:SacStack", "stable_baselines3"),
+                  "SAC of Stable-Baselines3 on the last observations and actions", budget="sac"),
+        AgentSpec("mbpo", settings.MbpoConfig, _late("mbpo:Mbpo"),
                   "MBPO: mbrl-lib's SAC on imagined steps of its probabilistic ensemble",
                   budget="sac", needs_reward=True),
     ]  # fmt: skip

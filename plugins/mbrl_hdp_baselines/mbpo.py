@@ -48,7 +48,7 @@ class FeatureSac(SACAgent):
         return self.features.encode(torch.as_tensor(windows)).numpy().astype(np.float32)
 
 
-class Steps:
+class StepPool:
     """Steps to draw from, as mbrl-lib's code draws from its replay buffers."""
 
     def __init__(self, steps: TransitionBatch, rng: np.random.Generator) -> None:
@@ -107,7 +107,7 @@ class Mbpo(EnsembleAgent):
         self.num_epochs += 1
         return found | dict(zip(_METRICS, losses, strict=False))
 
-    def imagine(self, real: TransitionBatch) -> Steps:
+    def imagine(self, real: TransitionBatch) -> StepPool:
         """Return steps of the present policy in the ensemble, from windows of real steps, as the networks see them."""
         size = self.config.ensemble_size
         num_starts = max(1, round(self.config.num_rollouts / size)) * size  # mbrl-lib demands a multiple
@@ -116,13 +116,15 @@ class Mbpo(EnsembleAgent):
         shapes = (self.history.width,), (self.task.act_dim,)
         buffer = ReplayBuffer(num_starts * self.config.rollout_horizon, *shapes, rng=rng)
         rollout_model_and_populate_sac_buffer(
-            env, Steps(real, rng), self.agent, buffer, sac_samples_action=True,
+            env, StepPool(real, rng), self.agent, buffer, sac_samples_action=True,
             rollout_horizon=self.config.rollout_horizon, batch_size=num_starts,
         )  # fmt: skip
         steps = buffer.get_all()
         seen = (self.agent.see(windows) for windows in (steps.obs, steps.next_obs))
         obs, next_obs = seen
-        return Steps(TransitionBatch(obs, steps.act, next_obs, steps.rewards, steps.terminateds, steps.truncateds), rng)
+        return StepPool(
+            TransitionBatch(obs, steps.act, next_obs, steps.rewards, steps.terminateds, steps.truncateds), rng
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ensemble, the networks, their optimisers and the temperature."""

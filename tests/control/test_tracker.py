@@ -72,7 +72,7 @@ def test_the_seal_sees_a_reader():
 
 
 class Echo:
-    """Gives the actions of the episode and remembers what it was shown."""
+    """Returns the actions of the episode and remembers what it was shown."""
 
     def __init__(self):
         self.num_resets = 0

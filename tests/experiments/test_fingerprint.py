@@ -116,3 +116,9 @@ def test_the_roots_are_the_run_its_plugins_and_its_environment():
         assert f"mbrl_hdp.{name}" in reached
     assert "mbrl_hdp.envs.drone" not in reached
     assert "mbrl_hdp.report.curves" not in reached
+
+
+@pytest.mark.parametrize(("agent", "module"), [("gpmm", "gpmm"), ("rnn_ppo_plain", "ppo"), ("pets", "pets")])
+def test_an_agent_that_is_imported_late_counts(agent, module):
+    roots = roots_of("mbrl_hdp.experiments.studies.train_cell", {"agent": {"name": agent}})
+    assert f"mbrl_hdp_baselines.{module}" in reached_modules(roots)

@@ -11,7 +11,7 @@ from benchmarks.run_differences import differences
 from mbrl_hdp.cli import main
 from mbrl_hdp.errors import ConfigError, StepError
 from mbrl_hdp.experiments import app, loop
-from mbrl_hdp.experiments.jobs import Job, check_jobs, plan_sweep
+from mbrl_hdp.experiments.jobs import SweepJob, check_jobs, plan_sweep
 from mbrl_hdp.experiments.sweep import Sweep, mark_failed, mark_finished, prepare_launcher
 from mbrl_hdp.hooks import load_registry
 
@@ -86,7 +86,7 @@ def test_states_are_read_from_the_folders(tmp_path):
     names = ["finished", "failed", "interrupted", "empty"]
     folders = [tmp_path / name for name in names]
     jobs = [
-        Job(["env=drone", f"seed={seed}", f"max_contexts={size}"], OmegaConf.create())
+        SweepJob(["env=drone", f"seed={seed}", f"max_contexts={size}"], OmegaConf.create())
         for seed in (4, 5)
         for size in (2, 3)
     ]
@@ -114,7 +114,7 @@ def test_the_folder_of_a_sweep_is_absolute_and_its_time_is_fixed(tmp_path, monke
     plan = plan_sweep(words, check_jobs(words, load_registry()))
     assert plan.overrides[:2] == ["seed=0,1", "hydra.sweep.subdir=job_${seed}"]
     assert plan.folders == [tmp_path / "it's here" / "cartpole_hard" / f"job_{seed}" for seed in (0, 1)]
-    plain = plan_sweep([], [Job([], OmegaConf.create())])
+    plain = plan_sweep([], [SweepJob([], OmegaConf.create())])
     assert plain.folders[0].parent.parent == tmp_path / "multirun"
     assert plain.overrides == [f"hydra.sweep.dir='{plain.folders[0].parent}'"]
 

@@ -273,6 +273,8 @@ def test_wrong_sizes_are_refused(make_chain):
         log_evidence(make_chain(3, seed=0), log_lik, torch.tensor([5, 1]))
     with pytest.raises(ValueError, match="3 contexts"):
         log_evidence(make_chain(2, seed=0), log_lik)
+    with pytest.raises(ValueError, match="3 contexts"):
+        log_evidence(ContextChain(make_chain(3, seed=0).initial, make_chain(2, seed=0).transition), log_lik)
 
 
 HALF, TINY = [[0.5, 0.5], [0.5, 0.5]], 1e-150

@@ -66,20 +66,16 @@ class SystemEnv(gymnasium.Env[FloatArray, FloatArray]):
 
     Attributes:
         acting: the context that acts on the next step; `SwitchingContext` sets it.
+        dt: seconds per step.
     """
 
     def __init__(self, system: System, goal: Goal, horizon: int) -> None:
-        self.system, self.goal, self.horizon = system, goal, horizon
+        self.system, self.goal, self.horizon, self.dt = system, goal, horizon, system.dt
         self.acting = 0
         self._state = system.start(np.random.default_rng(0), 1)
         self.observation_space = Box(-np.inf, np.inf, self._observe().shape, np.float64)
         self.action_space = Box(-1.0, 1.0, (system.act_dim,), np.float64)
         self._num_steps = 0
-
-    @property
-    def dt(self) -> float:
-        """Seconds per step."""
-        return self.system.dt
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

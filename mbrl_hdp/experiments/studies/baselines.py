@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean, stdev
 
-from mbrl_hdp.experiments.studies.returns_table import (
-    LEGEND,
-    SEEDS,
-    episodes_to,
-    group_of,
-    improvement_table,
-    name_of,
-    return_rows,
-)
+from mbrl_hdp.experiments.studies import returns_table
+from mbrl_hdp.experiments.studies.returns_table import LEGEND, SEEDS, group_of, name_of
 from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study, table
 from mbrl_hdp.experiments.studies.train_cell import BASELINES, FAILURES, resolve, run
 
@@ -58,7 +51,7 @@ def _cell(agent: str, failure: str, seed: int, profile: str = "fast") -> Setting
 def page(records: list[CellRecord]) -> Page:
     """Return the page: our returns beside the paper's, by our protocol and by its own."""
     names = [*BASELINES, *(f"{agent}, {TENFOLD}" for agent in _TENFOLD_EPOCHS)]
-    rows = [row for name in names for row in return_rows(name, records, PAPER.get(name, ()), FAILURES)]
+    rows = [row for name in names for row in returns_table.return_rows(name, records, PAPER.get(name, ()), FAILURES)]
     body = [
         f"{LEGEND} No run is picked (50 episodes a seed; 10 for GPMM, DNNMM, ANPMM). Every cell is a preset: `mbrl-hdp "
         "train experiment=cartpole_soft03_gpmm seed=100`; [docs/baselines.md](../baselines.md) says what each agent "
@@ -68,7 +61,7 @@ def page(records: list[CellRecord]) -> Page:
         f"(of ten; ours: {len(MANY_SEEDS)} for GPMM on hard, {len(SEEDS)} elsewhere), for RNN-PPO the best evaluation "
         "over time and over runs. By that protocol:",
         table(("agent", *FAILURES), [row for agent in PAPER for row in _picked_rows(agent, records)]),
-        improvement_table(records, list(PAPER), list(FAILURES)),
+        returns_table.improvement_table(records, list(PAPER), list(FAILURES)),
         f"Every run, with the real episodes that it took, and those after which an evaluation first had {LEVEL:g}.",
         table(
             ("failure", "agent", "seed", "return", "std", "IQM", "episodes", f"to {LEVEL:g}", "accuracy", "minutes"),
@@ -102,7 +95,7 @@ def _picked(agent: str, group: list[CellRecord]) -> str:
 def _each(record: CellRecord) -> list[str]:
     settings, found = record.settings, record.results["summary"]
     accuracy = "-" if found["context_accuracy"] is None else f"{found['context_accuracy']:.3f}"
-    soon = episodes_to(record.results["curve"], LEVEL)
+    soon = returns_table.episodes_to(record.results["curve"], LEVEL)
     return [
         settings["failure"], name_of(record), record.seed, f"{found['return_mean']:.2f}", f"{found['return_std']:.2f}",
         f"{found['return_iqm']:.2f}", str(found["num_real_episodes"]), "never" if soon is None else str(soon), accuracy,

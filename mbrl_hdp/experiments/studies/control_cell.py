@@ -1,4 +1,4 @@
-"""One cell of `systems_control`: C-CEM with defaults on a system, then the same planner that is told the truth."""
+"""One cell of `systems_control`: C-CEM with defaults on a system, then the same planner that knows the truth."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(settings: Settings) -> Results:
 
     Returns:
         `summary`: summary.json; `curve`, `train_curve`: as in `train_cell`; `told`: returns of the same episodes when
-        the planner, with the same settings, has the true equations and chain and is told the acting context.
+        the planner, with the same settings, has the true equations and chain and knows the acting context.
     """
     config = replace(_config(settings), seed=settings["seed"])
     name = f"systems_control_{settings['system']}"
@@ -46,7 +46,7 @@ def run(settings: Settings) -> Results:
 
 
 def play_told(run: Run, system: str) -> list[float]:
-    """Play the reported episodes with the run's planner on the true equations, told the acting context."""
+    """Play the reported episodes with the run's planner on the true equations; it knows the acting context."""
     assert run.model is not None
     assert run.data is not None
     known = told_model(build_system(system), run.model.task.max_contexts)

@@ -45,7 +45,7 @@ _INTRODUCTION = (
     "its right side: the loss against Q_gt summed over the misidentified switches (the context moved, and the most "
     "believed one is not the one that acts) along the trajectories of the belief policy. Summed over all steps that "
     "loss is the gap itself (performance difference lemma), and no term is negative; so the theorem holds for every "
-    "C-MDP, and what it leaves out is the loss at the other steps: contexts not yet told apart, an unknown first "
+    "C-MDP, and what it leaves out is the loss at the other steps: contexts not yet distinguished, an unknown first "
     "context, hedging.\n\n`random`: distributions uniform on their simplices, rewards of context, state and act. "
     "`sticky`: contexts last (switch probability .02-.3), sharp dynamics, rewards r(s, a, s'). `identical`: contexts "
     "alike. `certain`: a switch at every step in a fixed order. `revealed`: every next state shows which context "
