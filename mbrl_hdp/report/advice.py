@@ -45,7 +45,17 @@ def advise(found: Found) -> Advice:
 
 def _usual(found: Found) -> list[str]:
     """Return the settings that matter most, with the direction they work in."""
-    return [*_thresholds(found), *_pull(found)]
+    return [*_thresholds(found), *_pull(found), *_inputs(found)]
+
+
+def _inputs(found: Found) -> list[str]:
+    """Return how to treat a column that drives the system: its own unexplained changes would be contexts."""
+    if found["num_contexts"] == 1:
+        return []
+    return [
+        "a context only says how one column moves, and nothing recorded influences that column (weather, load, a "
+        "set-point): make it an input, act=[COLUMN], so that contexts explain the other columns"
+    ]
 
 
 def _thresholds(found: Found) -> list[str]:

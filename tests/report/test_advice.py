@@ -50,6 +50,7 @@ def test_a_clear_fit_is_sure():
     assert "do the 3 best runs" in advice.verdict
     assert advice.doubts == []
     assert any("too many" in line for line in advice.suggestions)
+    assert any("act=[COLUMN]" in line for line in advice.suggestions)
     assert any("too few" in line and "test_threshold=0.005" in line for line in advice.suggestions)
 
 
