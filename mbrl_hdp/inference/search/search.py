@@ -158,18 +158,21 @@ class _Search:
     def _divide(self, current: Candidate) -> Candidate | None:
         """Return the first division into hidden contexts, else the best one into contexts that depend on the place."""
         null, placed = enriched(self.rows, current), None
+        doubtful: list[tuple[int, Candidate]] = []
         for context, division in self._divisions(current):
             child = self._child(current, division)
             if child is None:
                 continue
             verdict = self._judge(current, null, child, context)
-            if current.num_contexts == 1 and verdict.lacks_gain_only:
-                child, verdict = self._restarted(current, null, child, verdict)
             self.history.append(verdict)
             if verdict.is_accepted and verdict.beyond_gate > LEAST_BEYOND_GATE:
                 return child
             if verdict.is_accepted and (placed is None or child.evidence() > placed.evidence()):
                 placed = child
+            if verdict.lacks_gain_only:
+                doubtful.append((context, child))
+        if placed is None and current.num_contexts == 1:
+            return self._restarted(current, null, doubtful)
         return placed
 
     def _divisions(self, current: Candidate) -> Iterator[tuple[int, Candidate]]:
@@ -202,19 +205,23 @@ class _Search:
         return exchanged(rows, again if again.evidence() > child.evidence() else child)
 
     def _restarted(
-        self, current: Candidate, null: Candidate, child: Candidate, verdict: Verdict
-    ) -> tuple[Candidate, Verdict]:
-        """Run EM anew from the labels of a first division that only its gain speaks against.
+        self, current: Candidate, null: Candidate, doubtful: list[tuple[int, Candidate]]
+    ) -> Candidate | None:
+        """Run EM anew from the labels of rejected divisions; return the first that is accepted then.
 
         Noise with memory imitates contexts in part, so that one context with it may beat two whose EM stopped early.
-        With nothing known but the labels, and the features of both, EM often goes further. A division that is rejected
-        again is returned as it was.
+        With nothing known but the labels, and the features of both models, EM often goes further.
         """
-        features = current.features.with_terms(child.features.terms)
-        again = settle(self.rows, features, child.state.weight, child.state.noise.floor)
-        again = exchanged(self.rows, hold_longer(self.rows, again))
-        second = self._judge(current, null, again, verdict.context)
-        return (again, second) if second.is_accepted else (child, verdict)
+        for context, child in doubtful:
+            begin(f"{_found(current)}; trying a division of context {context} again")
+            features = current.features.with_terms(child.features.terms)
+            again = settle(self.rows, features, child.state.weight, child.state.noise.floor)
+            again = exchanged(self.rows, hold_longer(self.rows, again))
+            verdict = self._judge(current, null, again, context)
+            if verdict.is_accepted:
+                self.history.append(verdict)
+                return again
+        return None
 
     def _judge(self, current: Candidate, null: Candidate, child: Candidate, context: int) -> Verdict:
         rows = self.rows

@@ -85,9 +85,9 @@ def test_a_first_division_whose_em_stopped_early_is_run_again():
     rollouts = simulate("windy_point", "plain", seed=6, num_episodes=100)
     rows = make_rows(Trajectories(obs=rollouts.obs, act=rollouts.act))
     trial = search._Search(rows, 12, search.FORBID)
-    divided = trial._divide(one_context(rows, linear_features(Library(rows)), search.FLOOR))
-    assert divided is not None
-    assert [verdict.is_accepted for verdict in trial.history] == [True]
+    current = trial._widened(one_context(rows, linear_features(Library(rows)), search.FLOOR))
+    assert trial._divide(current) is not None
+    assert [verdict.is_accepted for verdict in trial.history] == [False, True]
 
 
 @pytest.mark.parametrize(
