@@ -91,7 +91,7 @@ def test_what_is_learned_is_calibrated_against_draws_from_the_prior():
     """As in simulation-based calibration: true probabilities fall uniformly into their Beta posteriors."""
     draw, family = np.random.default_rng(17), Minimum(MinimumConfig(max_steps=8))
     num_right, ranks = 0, {"late": [], "early": []}
-    for _ in range(20):
+    for _ in range(12):
         sizes, late, early, data = drawn_from_the_prior(draw, family)
         chain = learn_phases(family, data).chain
         counts = PhaseChain.of(semi_markov.smooth(chain, data.log_lik, data.lengths).counts, chain.sizes)
@@ -105,7 +105,7 @@ def test_what_is_learned_is_calibrated_against_draws_from_the_prior():
             if sizes[k] > 1:
                 total = 100.0 + count.leave[:-1].sum() + count.advance[:-1].sum()
                 ranks["early"].append(beta_distribution(own.leave[0], total).cdf(early[k]))
-    assert num_right >= 54  # of 60; a context that is left in every step has no size to find
+    assert num_right >= 32  # of 36; a context that is left in every step has no size to find
     for name, own in ranks.items():
         assert scipy.stats.kstest(own, "uniform").pvalue > 0.01, name
 
