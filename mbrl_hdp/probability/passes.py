@@ -15,7 +15,6 @@ from mbrl_hdp.probability.exact import exact_derivatives, log_messages
 from mbrl_hdp.probability.scaling import Derivatives, Forward, scaled_likelihoods
 from mbrl_hdp.types import ContextChain
 
-
 # With more contexts than this, matrix products take most of the time and another layout is quicker.
 _MOST_NARROW = 20
 
