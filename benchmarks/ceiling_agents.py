@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from benchmarks.ceiling_cem import CemConfig, CemPlanner
 from benchmarks.ceiling_filter import ExactFilter, log_likelihoods
 from benchmarks.ceiling_tasks import Episodes, Task
-from mbrl_hdp.envs.chains import FloatArray
+from mbrl_hdp.envs.chains import FloatArray, MarkovChain
 
-Information = Literal["known", "filtered", "blind"]
-INFORMATION: tuple[Information, ...] = ("known", "filtered", "blind")
+Information = Literal["known", "filtered", "geometric", "blind"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,8 @@ class Outcome:
 
 def run_episodes(task: Task, episodes: Episodes, agent: Agent, information: Information) -> Outcome:
     """Run all episodes side by side."""
-    state, belief = episodes.start, ExactFilter(task.chain, episodes.num)
+    chain = without_counter(task.chain) if information == "geometric" else task.chain
+    state, belief = episodes.start, ExactFilter(chain, episodes.num)
     returns = np.zeros(episodes.num)
     hits: list[NDArray[np.bool_]] = []
     for step in range(task.physics.horizon):
@@ -143,6 +143,15 @@ def run_episodes(task: Task, episodes: Episodes, agent: Agent, information: Info
     scored = np.concatenate(hits)
     info = task.physics.info(state)
     return Outcome(returns, float(scored.mean()) if scored.size else float("nan"), info)
+
+
+def without_counter(chain: MarkovChain) -> MarkovChain:
+    """Return the chain without a cool-off whose contexts last as long in the mean."""
+    leave = 1.0 - np.diag(chain.matrix)
+    share = 1.0 / (1.0 + (max(chain.cool_off, 1) - 1) * leave)
+    matrix = chain.matrix * share[:, None]
+    np.fill_diagonal(matrix, 1.0 - share * leave)
+    return MarkovChain(matrix, initial=chain.initial, cool_off=1)
 
 
 def contexts_evidence(task: Task, state: Any, act: FloatArray, next_obs: FloatArray) -> FloatArray:

@@ -17,6 +17,7 @@ SCHEMA_VERSION = 1
 CeilingRecord = dict[str, Any]
 _TITLES = {"cartpole": "cart-pole hard", "drone": "drone", "intersection": "intersection"}
 _COLUMNS = ("known", "filtered", "blind")
+_INFORMATION = ("known", "filtered", "geometric", "blind")
 
 
 def load_records(path: Path) -> dict[str, CeilingRecord]:
@@ -102,7 +103,7 @@ def _full_table(records: Mapping[str, CeilingRecord]) -> str:
     header = "| task | context | agent | mean | std | standard error | episodes | seeds | notes |"
     lines = [header, "|---|---|---|---|---|---|---|---|---|"]
     for task in _TITLES:
-        for information in _COLUMNS:
+        for information in _INFORMATION:
             lines += [_full_row(record) for record in _of(records, task, information)]
     return "\n".join(lines) + "\n"
 
@@ -147,6 +148,8 @@ _WORDS = """
 - **context known**: the agent sees the context before every step.
 - **exact filter**: the agent sees the states only; Bayes' rule on the chain with its cool-off counter. The physics has
   no noise, so any step on which the actuator is used reveals its context, one step late.
+- **geometric** (below): the same filter, on the chain without a counter whose contexts last as long in the mean: what
+  an agent has that does not know how long a context has lasted.
 - **blind**: the agent sees the states and knows the chain, but never learns from what it sees: its belief
   stays the chain's own. Every blind episode is run twice, the second time with the contexts exchanged, which is as
   likely; the standard error is over seeds.

@@ -62,10 +62,15 @@ class Cell:
 
 
 def _cartpole_cells() -> list[Cell]:
+    sampled = Planned(CemConfig(8, 128, 8, 8, 8, 0.8), open_loop_gains)
+    preset = Planned(CemConfig(10, 128, 8, 4, 6, 0.8), open_loop_gains)
     return [
         Cell("cartpole", "known", "CEM", Planned(CemConfig(10, 256, 16, 6, 1, 0.8), known_gains)),
-        Cell("cartpole", "filtered", "CEM, sampled paths", Planned(CemConfig(8, 128, 8, 8, 8, 0.8), open_loop_gains)),
+        Cell("cartpole", "filtered", "CEM, sampled paths", sampled),
+        Cell("cartpole", "filtered", "CEM, sampled paths, the preset's search", preset),
         Cell("cartpole", "filtered", "CEM, late paths", Planned(CemConfig(8, 128, 8, 4, 8, 0.8), late_gains)),
+        Cell("cartpole", "geometric", "CEM, sampled paths", sampled),
+        Cell("cartpole", "geometric", "CEM, sampled paths, the preset's search", preset),
         Cell("cartpole", "blind", "CEM, sampled paths", Planned(CemConfig(20, 160, 12, 5, 10, 0.9), open_loop_gains)),
         Cell("cartpole", "blind", "zero action", Scripted((0.0,)), _SCRIPTED_EPISODES),
     ]
@@ -96,6 +101,7 @@ def _intersection_cells() -> list[Cell]:
         Cell("intersection", "known", "CEM, then search", Refined(planned, 400, 128)),
         Cell("intersection", "filtered", "CEM, sampled paths, horizon 7", seven),
         Cell("intersection", "filtered", "CEM, sampled paths, horizon 8", eight),
+        Cell("intersection", "geometric", "CEM, sampled paths, horizon 7", seven),
         Cell("intersection", "blind", "never steers", straight, many),
         Cell("intersection", "blind", "open loop", Refined(straight, 300, 64, 24), many),
     ]

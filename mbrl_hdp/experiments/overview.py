@@ -45,6 +45,7 @@ QUESTIONS = {
     "small_data": "a hundred trajectories instead of 500",
     "chain_bias": "does the learned chain switch as often as the data?",
     "durations": "do contexts last as long as in the data, and is geometric taken where the chain is Markov?",
+    "durations_control": "what does it earn C-CEM to know how long a context has lasted?",
     "raw_angles": "cart-pole hard with a raw angle and `dynamics=auto`, no hints",
     "twelve_fit": "are the contexts of the drone and the intersection found, with the tasks' own transition models?",
     "twelve_auto": "the same with `dynamics=auto`, no hints",

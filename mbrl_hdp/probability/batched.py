@@ -7,6 +7,8 @@ import torch
 from mbrl_hdp.probability import scaling
 from mbrl_hdp.probability.scaling import Derivatives, Forward, Lengths, Transition
 
+by_step = scaling.sequences_side_by_side
+
 
 def forward_pass(
     initial: scaling.Initial, transition: Transition, lik: scaling.Lik, offset: scaling.Offset, lengths: Lengths

@@ -142,10 +142,9 @@ class _FisherGradient(torch.autograd.Function):
         """Return the expected counts over the probabilities, and the marginals, weighted by episode."""
         weights = weights.to(torch.float64)
         derivatives = ctx.messages.weighted_derivatives(weights)
-        by_log_lik = derivatives.marginals * weights[:, None, None].to(ctx.dtypes[2])
         by_initial = cut_to_range(derivatives.by_initial, ctx.dtypes[0]).to(ctx.devices[0])
         by_transition = cut_to_range(derivatives.by_transition, ctx.dtypes[1]).to(ctx.devices[1])
-        return by_initial, by_transition, by_log_lik, None
+        return by_initial, by_transition, derivatives.marginals, None
 
 
 def cut_to_range(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -24,7 +24,10 @@ from mbrl_hdp.probability.scaling import (
     Offset,
     Transition,
     Weights,
+    sequences_side_by_side,
 )
+
+by_step = sequences_side_by_side
 
 
 def forward_pass(initial: Initial, transition: Transition, lik: Lik, offset: Offset, lengths: Lengths) -> Forward:

@@ -15,6 +15,9 @@ from mbrl_hdp.probability.exact import exact_derivatives, log_messages
 from mbrl_hdp.probability.scaling import Derivatives, Forward, scaled_likelihoods
 from mbrl_hdp.types import ContextChain
 
+# With more contexts than this, matrix products take most of the time and another layout is quicker.
+_MOST_NARROW = 20
+
 
 class MessageInputs(NamedTuple):
     """What the messages are computed from: detached, on one device, the chain in float64."""
@@ -73,12 +76,18 @@ class MessagePass:
         return self.derivatives(torch.ones_like(self.forward.log_evidence))
 
     def weighted_derivatives(self, weights: Float[Tensor, " B"]) -> Derivatives:
-        """Return the derivatives of `weights @ log_evidence`; from the cache if there is one and all weights agree."""
+        """Return the derivatives of `weights @ log_evidence`, marginals included; from the cache if all weights agree.
+
+        The marginals are new ones, which the caller may keep.
+        """
+        by_sequence = weights[:, None, None].to(self.inputs.log_lik.dtype)
         if "unit_derivatives" not in self.__dict__ or not bool((weights == weights[:1]).all()):
-            return self.derivatives(weights)
+            found = self.derivatives(weights)
+            found.marginals.mul_(by_sequence)
+            return found
         unit = self.unit_derivatives
         weight = weights[:1].sum()
-        return Derivatives(unit.marginals, unit.by_initial * weight, unit.by_transition * weight)
+        return Derivatives(unit.marginals * by_sequence, unit.by_initial * weight, unit.by_transition * weight)
 
     def derivatives(self, weights: Float[Tensor, " B"]) -> Derivatives:
         """Run the backward pass for the derivatives of `weights @ log_evidence`."""
@@ -94,7 +103,7 @@ class MessagePass:
 
     def _run_forward(self) -> Forward:
         initial, transition, log_lik, lengths = self.inputs
-        lik, offset = scaled_likelihoods(initial, transition, log_lik, lengths)
+        lik, offset = scaled_likelihoods(initial, transition, log_lik, lengths, self._engine.by_step)
         forward: Forward = self._engine.forward_pass(initial, transition, lik, offset, lengths)
         is_left_out = ~forward.is_exact | (forward.log_evidence == -torch.inf)
         if is_left_out.any():
@@ -111,6 +120,6 @@ class MessagePass:
 def _engine_for(inputs: MessageInputs) -> ModuleType:
     if inputs.log_lik.device.type != "cpu":
         return batched
-    from mbrl_hdp.probability import kernels  # numba takes a while to load
+    from mbrl_hdp.probability import kernels, wide_kernels  # numba takes a while to load
 
-    return kernels
+    return wide_kernels if inputs.log_lik.shape[-1] > _MOST_NARROW else kernels

@@ -8,6 +8,7 @@ that no later step can make up for. Sequences that break this (transition entrie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -69,19 +70,37 @@ class Forward(NamedTuple):
         self.scale[:, rows] = 1.0
 
 
+def sequences_side_by_side(log_lik: Float[Tensor, "B T K"]) -> Float[Tensor, "T K B"]:
+    """Copy to float64 and to the layout of message passes whose inner loops run over sequences."""
+    return log_lik.permute(1, 2, 0).to(torch.float64, memory_format=torch.contiguous_format, copy=True)
+
+
+def contexts_side_by_side(log_lik: Float[Tensor, "B T K"]) -> Float[Tensor, "T K B"]:
+    """Copy to float64 for message passes whose inner loops run over contexts: a view of `T B K`."""
+    return log_lik.transpose(0, 1).to(torch.float64, memory_format=torch.contiguous_format, copy=True).transpose(1, 2)
+
+
 def scaled_likelihoods(
     initial: Float[Tensor, " K"],
     transition: Float[Tensor, "K K"],
     log_lik: Float[Tensor, "B T K"],
     lengths: Int[Tensor, " B"],
+    by_step: Callable[[Tensor], Tensor] = sequences_side_by_side,
 ) -> tuple[Float[Tensor, "T K B"], Float[Tensor, " B"]]:
     """Subtract the largest log-likelihood among the enterable contexts from every step.
+
+    Args:
+        initial: p(first context).
+        transition: p(next context | context).
+        log_lik: log-likelihoods.
+        lengths: number of steps of every sequence.
+        by_step: copies the log-likelihoods to float64 and `T K B`, in the order in memory that an engine likes.
 
     Returns:
         exp(log_lik - offset) in float64 and in the layout of the message passes, and the sum of the offsets over each
         sequence.
     """
-    lik = log_lik.permute(1, 2, 0).to(torch.float64, memory_format=torch.contiguous_format, copy=True)
+    lik = by_step(log_lik)
     if not len(lik):
         return lik, lik.new_zeros(lik.shape[-1])
     can_enter = (transition > 0).any(0)

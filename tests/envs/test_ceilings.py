@@ -17,6 +17,7 @@ from benchmarks.ceiling_agents import (
     late_gains,
     open_loop_gains,
     run_episodes,
+    without_counter,
 )
 from benchmarks.ceiling_cem import CemConfig, score_plans
 from benchmarks.ceiling_filter import ExactFilter, log_likelihoods
@@ -69,6 +70,25 @@ def test_filter_equals_enumeration_over_paths():
             acted, coming = (np.array([path[t] for path in paths]) for t in (step, step + 1))
             np.testing.assert_allclose(filtered[episode, 1], weight @ (acted == 1), atol=1e-12)
             np.testing.assert_allclose(belief.contexts[episode, 1], weight @ (coming == 1), atol=1e-12)
+
+
+def test_without_its_counter_a_chain_has_the_same_mean_stays_and_moves():
+    matrix = np.array([[0.7, 0.2, 0.1], [0.3, 0.5, 0.2], [0.0, 0.6, 0.4]])
+    plain = without_counter(MarkovChain(matrix, initial=[0.2, 0.5, 0.3], cool_off=4))
+    np.testing.assert_allclose(1 / (1 - np.diag(plain.matrix)), 3 + 1 / (1 - np.diag(matrix)))
+    off = plain.matrix - np.diag(np.diag(plain.matrix))
+    np.testing.assert_allclose(off / off.sum(1, keepdims=True), [[0, 2 / 3, 1 / 3], [0.6, 0, 0.4], [0, 1, 0]])
+    assert plain.cool_off <= 1
+
+
+def test_a_geometric_filter_expects_switches_at_any_time():
+    task, seen = TASKS["cartpole"](), {"filtered": [], "geometric": []}
+    for information, beliefs in seen.items():
+        act = lambda view, beliefs=beliefs: beliefs.append(view.belief.contexts.min()) or np.ones((1, 1))  # noqa: E731
+        run_episodes(task, draw_episodes(task, range(1)), act, information)
+    np.testing.assert_allclose(seen["geometric"][1:], 1 / 9, atol=1e-6)
+    np.testing.assert_allclose(seen["filtered"][1:5], 0.0, atol=1e-6)
+    assert max(seen["filtered"][1:]) == pytest.approx(0.2)
 
 
 def test_sampled_paths_follow_the_chain():

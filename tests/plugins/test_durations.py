@@ -2,19 +2,20 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference import duration_choice
-from mbrl_hdp.inference.duration import Phases, Stays, labelled_stays
+from mbrl_hdp.inference.duration import Phases, Stays, labelled_stays, split_phases
 from mbrl_hdp.inference.duration_choice import choose_duration, compare_durations
 from mbrl_hdp.inference.duration_fit import Episodes, learn_phases
 from mbrl_hdp.inference.parts import Part
 from mbrl_hdp.probability import hmm, semi_markov
 from mbrl_hdp.probability.phases import context_chain
 from mbrl_hdp.testing import check_duration
-from mbrl_hdp.types import ContextChain, TaskSpec
+from mbrl_hdp.types import ContextChain, PhaseChain, TaskSpec
 from mbrl_hdp_durations import (
     AutoDurationConfig,
     Geometric,
@@ -68,6 +69,49 @@ def test_sizes_starts_and_mean_stays_are_recovered(kind, is_fresh):
     means = 1 / (1 - context_chain(found.chain).transition.diagonal().numpy())
     np.testing.assert_allclose(means, MEANS[kind], rtol=0.12)
     np.testing.assert_allclose(found.chain.moves, MOVES, atol=0.12)
+
+
+def drawn_from_the_prior(draw, family, num_episodes=30, num_steps=80):
+    """Minimum stays as their prior has them, contexts that follow them, and one clear reading a step."""
+    sizes, late = draw.integers(1, 6, size=3), draw.beta(1.5, 1.5, size=3)
+    early = draw.beta(family._early + 1.0, family._late + 1.0, size=3)
+    truth = np.zeros((num_episodes, num_steps), int)
+    for row in truth:
+        context, lasted = int(draw.integers(3)), 0
+        for step in range(num_steps):
+            row[step], lasted = context, lasted + 1
+            if draw.random() < (late if lasted >= sizes[context] else early)[context]:
+                context, lasted = int(draw.choice(3, p=MOVES[context])), 0
+    reading = truth * 6.0 + draw.normal(size=truth.shape)
+    log_lik = torch.tensor(-0.5 * (reading[..., None] - np.arange(3) * 6.0) ** 2)
+    return sizes, late, early, Episodes(log_lik, torch.full((num_episodes,), num_steps), truth)
+
+
+def test_what_is_learned_is_calibrated_against_draws_from_the_prior():
+    """As in simulation-based calibration: true probabilities fall uniformly into their Beta posteriors."""
+    draw, family = np.random.default_rng(17), Minimum(MinimumConfig(max_steps=8))
+    num_right, ranks = 0, {"late": [], "early": []}
+    for _ in range(12):
+        sizes, late, early, data = drawn_from_the_prior(draw, family)
+        chain = learn_phases(family, data).chain
+        counts = PhaseChain.of(semi_markov.smooth(chain, data.log_lik, data.lengths).counts, chain.sizes)
+        for k, (own, count) in enumerate(zip(split_phases(chain), split_phases(counts), strict=True)):
+            if len(own.leave) != sizes[k]:
+                continue
+            num_right += 1
+            # The mode is the learned probability, the counts and pseudo-counts say how sure it is.
+            total = 1.0 + count.leave[-1] + count.stay[-1]
+            ranks["late"].append(beta_distribution(own.leave[-1], total).cdf(late[k]))
+            if sizes[k] > 1:
+                total = 100.0 + count.leave[:-1].sum() + count.advance[:-1].sum()
+                ranks["early"].append(beta_distribution(own.leave[0], total).cdf(early[k]))
+    assert num_right >= 32  # of 36; a context that is left in every step has no size to find
+    for name, own in ranks.items():
+        assert scipy.stats.kstest(own, "uniform").pvalue > 0.01, name
+
+
+def beta_distribution(mode, total):
+    return scipy.stats.beta(1.0 + total * mode, 1.0 + total * (1.0 - mode))
 
 
 def test_the_right_duration_is_clearly_better_and_none_is_on_markov_contexts():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from mbrl_hdp.probability import batched, kernels, passes
+from mbrl_hdp.probability import batched, kernels, passes, wide_kernels
 from mbrl_hdp.probability.exact import exact_derivatives, log_messages
 from mbrl_hdp.probability.hmm import filter_contexts, log_evidence, smooth, viterbi
 from mbrl_hdp.probability.scaling import scaled_likelihoods
@@ -17,17 +17,18 @@ from mbrl_hdp.types import ContextChain
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 
 
-@pytest.fixture(params=["kernels", "batched"])
+@pytest.fixture(params=["kernels", "wide_kernels", "batched"])
 def engine(request, monkeypatch):
-    module = {"kernels": kernels, "batched": batched}[request.param]
+    module = {"kernels": kernels, "wide_kernels": wide_kernels, "batched": batched}[request.param]
     monkeypatch.setattr(passes, "_engine_for", lambda inputs: module)
     return module
 
 
 def test_compiled_loops_serve_the_cpu_and_tensors_every_other_device():
-    for device, module in (("cpu", kernels), ("meta", batched)):
-        log_lik = torch.zeros(1, 3, 2, device=device)
-        inputs = passes.MessageInputs(torch.ones(2), torch.ones(2, 2), log_lik, torch.tensor([3]))
+    engines = (("cpu", 2, kernels), ("cpu", 20, kernels), ("cpu", 21, wide_kernels), ("meta", 21, batched))
+    for device, size, module in engines:
+        log_lik = torch.zeros(1, 3, size, device=device)
+        inputs = passes.MessageInputs(torch.ones(size), torch.ones(size, size), log_lik, torch.tensor([3]))
         assert passes._engine_for(inputs) is module
 
 
@@ -96,11 +97,12 @@ def test_engines_agree_on_a_larger_ragged_batch(make_chain, make_log_lik, monkey
     chain, log_lik = make_chain(40, seed=1), make_log_lik(9, 30, 40, seed=4, spread=20.0)
     lengths = torch.tensor([30, 1, 17, 0, 30, 29, 2, 8, 30])
     results = []
-    for module in (kernels, batched):
+    for module in (kernels, wide_kernels, batched):
         monkeypatch.setattr(passes, "_engine_for", lambda inputs, module=module: module)
         results.append(smooth(chain, log_lik, lengths))
-    for mine, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    for values in zip(*results, strict=True):
+        for mine in values[:-1]:
+            torch.testing.assert_close(mine, values[-1], rtol=1e-12, atol=1e-12)
 
 
 def test_ten_thousand_steps(engine, make_chain, make_log_lik):

@@ -19,6 +19,7 @@ _STUDIES = {
     "soft": "soft",
     "chain_bias": "chain_bias",
     "durations": "durations",
+    "durations_control": "durations_control",
     "recipes": "recipes",
     "resultA": "result_a",
     "resultB": "result_b",
