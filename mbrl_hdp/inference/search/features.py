@@ -12,10 +12,6 @@ from mbrl_hdp.inference.search.rows import Rows
 
 MOST_FEATURES = 140
 MOST_FACTORS = 4
-# With more inputs than this, products are made only with every input itself and, for each output, with the waves and
-# hinges that explain most alone.
-MOST_NARROW = 24
-_ALONE = 3
 # Sines and cosines turn this often (radians) within a standard deviation of the input.
 _TURNS = np.geomspace(0.5, 8.0, 13)
 _NATURAL = (1.0, 2.0)
@@ -157,8 +153,7 @@ def best_products(
     """Return the terms (existing term x factor) that explain most of what is left.
 
     For every output the `pool` products with the largest drop of the squared error, summed over contexts, are made
-    orthogonal to the present features; then the best are taken one by one. With more than 24 inputs the factors are
-    every input and, for each output, the three waves or hinges with the largest drop on their own.
+    orthogonal to the present features; then the best are taken one by one.
 
     Args:
         features: present features.
@@ -171,12 +166,9 @@ def best_products(
     """
     library, inflate = features.library, len(features.library.rows) / len(sample)
     parents = [i for i, term in enumerate(features.terms) if len(term) < MOST_FACTORS]
-    left, right, factors = features.products[sample][:, parents], library.values[sample], library.factors
+    left, right = features.products[sample][:, parents], library.values[sample]
     left = left / np.maximum(np.abs(left).max(0), 1e-12)
-    if library.rows.inputs.shape[1] > MOST_NARROW:
-        chosen = _strongest_alone(library, right, residual[sample], weight[sample])
-        right, factors = right[:, chosen], [factors[i] for i in chosen]
-    candidates = _shortlist(features, parents, left, right, factors, residual[sample], weight[sample], pool)
+    candidates = _shortlist(features, parents, left, right, residual[sample], weight[sample], pool)
     if not candidates:
         return []
     values = np.stack([library.evaluate(term)[sample] for term in candidates], 1)
@@ -185,17 +177,11 @@ def best_products(
     )
 
 
-def _strongest_alone(library: Library, right: np.ndarray, residual: np.ndarray, weight: np.ndarray) -> list[int]:
-    """Return the factors that are inputs and, for every output, the few others that explain most without a partner."""
-    scores = _drops(np.ones((len(right), 1)), right, residual, weight)
-    inputs = [i for i, factor in enumerate(library.factors) if factor.kind == "x"]
-    others = [i for i, factor in enumerate(library.factors) if factor.kind != "x"]
-    chosen = {others[i] for score in scores for i in np.argsort(-score[0, others])[:_ALONE]}
-    return sorted({*inputs, *chosen})
-
-
-def _drops(left: np.ndarray, right: np.ndarray, residual: np.ndarray, weight: np.ndarray) -> list[np.ndarray]:
-    """Return for every output how far each product of a left and a right column lowers the squared error."""
+def _shortlist(
+    features: Features, parents: list[int], left: np.ndarray, right: np.ndarray, residual: np.ndarray,
+    weight: np.ndarray, pool: int,
+) -> list[Term]:  # fmt: skip
+    known = set(features.terms)
     scores = [np.zeros((left.shape[1], right.shape[1])) for _ in range(residual.shape[1])]
     for context in weight.T:
         if context.sum() < 1.0:
@@ -205,21 +191,12 @@ def _drops(left: np.ndarray, right: np.ndarray, residual: np.ndarray, weight: np
         power = np.maximum(power, 1e-6 * context.sum())
         for output in range(len(scores)):
             scores[output] += np.square((weighted * residual[:, output : output + 1]).T @ right) / power
-    return scores
-
-
-def _shortlist(
-    features: Features, parents: list[int], left: np.ndarray, right: np.ndarray, factors: list[Factor],
-    residual: np.ndarray, weight: np.ndarray, pool: int,
-) -> list[Term]:  # fmt: skip
-    known = set(features.terms)
-    scores = _drops(left, right, residual, weight)
     found: list[Term] = []
     for score in scores:
         taken = 0
         for flat in np.argsort(-score, axis=None)[: 6 * pool]:
             parent, factor = np.unravel_index(int(flat), score.shape)
-            term = tuple(sorted((*features.terms[parents[parent]], factors[factor])))
+            term = tuple(sorted((*features.terms[parents[parent]], features.library.factors[factor])))
             if term not in known:
                 known.add(term)
                 found.append(term)

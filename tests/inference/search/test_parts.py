@@ -77,21 +77,6 @@ def test_the_missing_product_is_found_first():
     assert found[0] == (Factor(1), Factor(2, "sin", 1.0))
 
 
-@pytest.mark.parametrize("num_inputs", [24, 25])
-def test_of_many_inputs_only_waves_that_act_alone_are_multiplied(num_inputs):
-    rng = np.random.default_rng(1)
-    obs = rng.standard_normal((1, 2001, num_inputs))
-    rows = make_rows(Trajectories(obs=obs.astype(np.float32), act=np.zeros((1, 2000, 0), dtype=np.float32)))
-    library, sample = Library(rows), np.arange(len(rows))
-    wave, other = (Factor(column, "sin", 2.0) for column in (7, 9))
-    alone, hidden = (factor(rows.inputs, rows.raw_inputs) for factor in (wave, other))
-    shared = np.stack([alone * (1.0 + 2.0 * rows.inputs[:, 3]), 2.0 * hidden * rows.inputs[:, 5]], 1)
-    found = best_products(linear_features(library), shared / shared.std(0), np.ones((len(rows), 1)), sample)
-    kinds = {tuple((factor.column, factor.kind) for factor in term) for term in found}  # 2.0 has close neighbours
-    assert ((3, "x"), (7, "sin")) in kinds
-    assert (((5, "x"), (9, "sin")) in kinds) == (num_inputs <= 24)
-
-
 def test_growth_reaches_the_pendulums_equation_and_stops_at_noise():
     rows = rows_of("pendulum", "still", num_episodes=60)
     weight = np.ones((len(rows), 1))
