@@ -106,7 +106,11 @@ NEAREST = (
     ("mbrl_hdp/inference/search", ("tests/inference/search",)),
     ("mbrl_hdp/inference/agreement", ("tests/inference/test_agreement.py",)),
     ("mbrl_hdp/inference/verdict", ("tests/report/test_advice.py",)),
-    ("mbrl_hdp/inference/coordinate", ("tests/inference/test_coordinate.py",)),
+    ("mbrl_hdp/inference/calibration", ("tests/report/test_timeline.py",)),
+    (
+        "mbrl_hdp/inference/coordinate",
+        ("tests/inference/test_coordinate.py", "tests/inference/test_small_choices.py"),
+    ),
     (
         "mbrl_hdp/inference/episodes",
         (
@@ -132,6 +136,7 @@ NEAREST = (
             "tests/inference/test_fit_parts.py",
             "tests/inference/test_recipes.py",
             "tests/inference/test_schedule.py",
+            "tests/inference/test_small_choices.py",
             "tests/inference/test_trainer.py",
             RECORDS,
         ),
