@@ -124,7 +124,15 @@ NEAREST = (
         "mbrl_hdp/inference/levels",
         ("tests/inference/test_levels.py", "tests/inference/test_revisit.py", RECORDS),
     ),
-    ("mbrl_hdp/inference/re", ("tests/inference/test_revisit.py", "tests/inference/test_recipes.py", RECORDS)),
+    (
+        "mbrl_hdp/inference/re",
+        (
+            "tests/inference/test_revisit.py",
+            "tests/inference/test_recipes.py",
+            "tests/inference/test_small_choices.py",
+            RECORDS,
+        ),
+    ),
     ("mbrl_hdp/inference/starts", ("tests/inference/test_starts.py", RECORDS)),
     ("mbrl_hdp/inference/structure", ("tests/inference/test_starts.py", RECORDS)),
     ("mbrl_hdp/inference/terms", ("tests/plugins/test_sparse.py", "tests/inference/test_starts.py")),

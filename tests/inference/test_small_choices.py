@@ -13,7 +13,9 @@ from mbrl_hdp.inference import fit, warm_up
 from mbrl_hdp.inference.choice import HeldOutScore, choose, held_out_score
 from mbrl_hdp.inference.prediction_error import scaled_errors
 from mbrl_hdp.inference.progress import FitProgress
+from mbrl_hdp.inference.residual_split import _basis
 from mbrl_hdp.inference.schedule import FitConfig
+from mbrl_hdp.inference.search.rows import make_rows
 from tests.inference.test_coordinate import make_trainer
 from tests.inference.test_fit import pooled_trainer, world
 
@@ -91,3 +93,14 @@ def test_what_every_run_found_is_printed(capsys):
     assert capsys.readouterr().out.splitlines()[:2] == [
         f"run {number}/2 (tempered)  contexts found 2" for number in (1, 2)
     ]
+
+
+@pytest.mark.parametrize(("num_columns", "width"), [(3, 1 + 4 + 10), (12, 1 + 13)])
+def test_products_are_features_where_columns_are_few(num_columns, width):
+    """The constant, the inputs (one of them the action) and their products, or not these."""
+    rng = np.random.default_rng(0)
+    rows = make_rows(mbrl_hdp.Trajectories(rng.normal(size=(4, 30, num_columns)), rng.normal(size=(4, 29, 1))))
+    basis = _basis(rows)
+    assert basis.shape == (len(rows), width)
+    np.testing.assert_array_equal(basis[:, 0], 1.0)
+    np.testing.assert_array_equal(basis[:, 1 : 1 + rows.inputs.shape[1]], np.clip(rows.inputs, -3.0, 3.0))
