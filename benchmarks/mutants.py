@@ -106,7 +106,11 @@ NEAREST = (
     ("mbrl_hdp/inference/search", ("tests/inference/search",)),
     ("mbrl_hdp/inference/agreement", ("tests/inference/test_agreement.py",)),
     ("mbrl_hdp/inference/verdict", ("tests/report/test_advice.py",)),
-    ("mbrl_hdp/inference/coordinate", ("tests/inference/test_coordinate.py",)),
+    ("mbrl_hdp/inference/calibration", ("tests/report/test_timeline.py",)),
+    (
+        "mbrl_hdp/inference/coordinate",
+        ("tests/inference/test_coordinate.py", "tests/inference/test_small_choices.py"),
+    ),
     (
         "mbrl_hdp/inference/episodes",
         (
@@ -120,7 +124,15 @@ NEAREST = (
         "mbrl_hdp/inference/levels",
         ("tests/inference/test_levels.py", "tests/inference/test_revisit.py", RECORDS),
     ),
-    ("mbrl_hdp/inference/re", ("tests/inference/test_revisit.py", "tests/inference/test_recipes.py", RECORDS)),
+    (
+        "mbrl_hdp/inference/re",
+        (
+            "tests/inference/test_revisit.py",
+            "tests/inference/test_recipes.py",
+            "tests/inference/test_small_choices.py",
+            RECORDS,
+        ),
+    ),
     ("mbrl_hdp/inference/starts", ("tests/inference/test_starts.py", RECORDS)),
     ("mbrl_hdp/inference/structure", ("tests/inference/test_starts.py", RECORDS)),
     ("mbrl_hdp/inference/terms", ("tests/plugins/test_sparse.py", "tests/inference/test_starts.py")),
@@ -132,6 +144,7 @@ NEAREST = (
             "tests/inference/test_fit_parts.py",
             "tests/inference/test_recipes.py",
             "tests/inference/test_schedule.py",
+            "tests/inference/test_small_choices.py",
             "tests/inference/test_trainer.py",
             RECORDS,
         ),

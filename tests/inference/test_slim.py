@@ -1,5 +1,7 @@
 """A model without its spurious contexts says the same about data as the one it came from."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -92,3 +94,16 @@ def test_a_prior_that_cannot_be_set_is_named():
     model.prior = PlainPrior(5)
     with pytest.raises(ConfigError, match=r"'hdp' has no start_from"):
         without_spurious(model)
+
+
+@pytest.mark.parametrize(("num_transitions", "strength"), [(80, 1000.0), (20_000, 20_000.0)])
+def test_the_chain_stands_on_the_data_or_on_a_thousand_counts_a_row(num_transitions, strength, monkeypatch):
+    model, seen = model_with_spare_slots(), []
+    model.report = replace(model.report, num_transitions=num_transitions)
+    kind = type(model.prior)
+    real = kind.start_from
+    monkeypatch.setattr(
+        kind, "start_from", lambda self, chain, counts: seen.append(counts) or real(self, chain, counts)
+    )
+    without_spurious(model)
+    assert seen == [strength]

@@ -56,6 +56,20 @@ def test_a_clear_fit_is_sure():
 
 DOUBTS = {
     "all slots in use": ({"max_contexts": 2, "slots": [0, 1], "slot_mass": [0.4, 0.6]}, "max_contexts=4"),
+    "all of three slots in use": (
+        {
+            "num_contexts": 3,
+            "max_contexts": 3,
+            "slots": [0, 1, 2],
+            "slot_mass": [0.3, 0.3, 0.4],
+            "stationary": [0.3, 0.3, 0.4],
+            "mean_dwell": [8.0, 12.0, 9.0],
+            "regions": [0.02, None, None],
+            "runs": [run(3, taken=True), run(3), run(3)],
+            "search": {"num_contexts": 3},
+        },
+        "max_contexts=6",
+    ),
     "rare context": ({"stationary": [0.03, 0.97]}, "distillation.test_threshold=0.04"),
     "nearly kept": ({"slot_mass": [0.018, 0.39, 0.0, 0.592, 0.0]}, "distillation.train_threshold=0.009"),
     "nearly kept, alone": (
