@@ -16,7 +16,7 @@ from mbrl_hdp.probability.scaling import Derivatives, Forward, scaled_likelihood
 from mbrl_hdp.types import ContextChain
 
 # With more contexts than this, matrix products take most of the time and another layout is quicker.
-_MOST_NARROW = 20
+_MOST_NARROW = 60
 
 
 class MessageInputs(NamedTuple):

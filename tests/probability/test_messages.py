@@ -25,7 +25,7 @@ def engine(request, monkeypatch):
 
 
 def test_compiled_loops_serve_the_cpu_and_tensors_every_other_device():
-    engines = (("cpu", 2, kernels), ("cpu", 20, kernels), ("cpu", 21, wide_kernels), ("meta", 21, batched))
+    engines = (("cpu", 2, kernels), ("cpu", 60, kernels), ("cpu", 61, wide_kernels), ("meta", 61, batched))
     for device, size, module in engines:
         log_lik = torch.zeros(1, 3, size, device=device)
         inputs = passes.MessageInputs(torch.ones(size), torch.ones(size, size), log_lik, torch.tensor([3]))
