@@ -1,7 +1,7 @@
 """The study of control with durations: what differs between its cells, and its gates."""
 
 from mbrl_hdp.experiments.studies import load_study, train_cell
-from mbrl_hdp.experiments.studies.durations_control import PHASES, SEARCH
+from mbrl_hdp.experiments.studies.durations_control import PHASES
 from mbrl_hdp.experiments.studies.study import CellRecord
 
 
@@ -16,14 +16,12 @@ def test_presets_are_cells_of_the_tables_and_the_variants_differ_as_they_say():
         for cell in cells
         if cell["seed"] == 100
     }
-    assert len(found) == 7
-    for (variant, place), config in found.items():
-        assert config.get("duration", {"name": "geometric"})["name"] == ("auto" if variant == PHASES else "geometric")
-        is_searched = place == "hard" and variant is not None
-        assert (config["planner"]["num_iterations"] == 8) == is_searched
-    with_phases, without = (dict(found[variant, "hard"]) for variant in (PHASES, SEARCH))
-    del with_phases["duration"]
-    assert with_phases == without
+    assert len(found) == 6
+    for place in ("hard", "drone", "intersection"):
+        with_phases, without = (dict(found[variant, place]) for variant in (PHASES, None))
+        assert with_phases.pop("duration")["name"] == "auto"
+        assert without.pop("duration", {"name": "geometric"})["name"] == "geometric"
+        assert with_phases == without
 
 
 def test_gates_are_about_the_runs_with_durations():

@@ -10,7 +10,7 @@ from mbrl_hdp.experiments.studies.returns_table import LEGEND, SEEDS, group_of, 
 from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 from mbrl_hdp.experiments.studies.train_cell import SMOKE_OVERRIDES, resolve, run
 
-AGENT, PHASES, SEARCH = "C-CEM", "durations", "longer search"
+AGENT, PHASES = "C-CEM", "durations"
 PLACES: dict[str, dict[str, Any]] = {
     "hard": {"failure": "hard"},
     "drone": {"task": "drone"},
@@ -19,20 +19,15 @@ PLACES: dict[str, dict[str, Any]] = {
 # Smallest mean return over the seeds, and what the exact filter that knows the counter has (docs/ceilings.md).
 WANTED = {"hard": 88.3, "drone": 30.5, "intersection": 565.0}
 CEILINGS = {"hard": "88.45", "drone": "31.13", "intersection": "566.38"}
-# The search of the ceiling on cart-pole: with the preset's 4 iterations the true dynamics and counter reach no 88.3.
-SEARCHED = ["planner.horizon=8", "planner.num_iterations=8", "planner.num_particles=8"]
 
 
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
-    """Return the runs that know durations, cart-pole's longer search without them, then the presets as they are."""
+    """Return the runs that know durations, then the presets as they are."""
     if is_quick:
         small = {"agent": AGENT, "failure": "hard", "profile": "smoke", "variant": PHASES}
         return [small | {"overrides": [*SMOKE_OVERRIDES, "duration=minimum"], "seed": seed} for seed in seeds or (100,)]
-    kinds: list[Settings] = [
-        place | {"variant": PHASES, "overrides": ["duration=auto", *(SEARCHED if name == "hard" else [])]}
-        for name, place in PLACES.items()
-    ]
-    kinds += [PLACES["hard"] | {"variant": SEARCH, "overrides": SEARCHED}, *PLACES.values()]
+    kinds: list[Settings] = [place | {"variant": PHASES, "overrides": ["duration=auto"]} for place in PLACES.values()]
+    kinds += PLACES.values()
     return [
         {"agent": AGENT, "profile": "fast"} | kind | {"seed": seed} for kind in kinds for seed in seeds or SEEDS
     ]  # fmt: skip
@@ -41,15 +36,14 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
 def page(records: list[CellRecord]) -> Page:
     """Return the returns with and without durations, and every run."""
     names = {
-        f"{AGENT}, {PHASES}": "`duration=auto`; on cart-pole with the longer search",
-        f"{AGENT}, {SEARCH}": f"geometric, `{' '.join(SEARCHED)}`",
+        f"{AGENT}, {PHASES}": "`duration=auto`",
         AGENT: "the presets (cells of [table2](table2.md) and [table3](table3.md))",
     }
     rows = [[name, *(_returns(records, name, place) for place in PLACES), words] for name, words in names.items()]
     ceiling = ["ceiling", *CEILINGS.values(), "exact filter that knows the counter (docs/ceilings.md)"]
     body = [
         f"{LEGEND} Evaluations run on the real engines. `mbrl-hdp train experiment=cartpole_hard_c_cem seed=100 "
-        f"duration=auto {' '.join(SEARCHED)}` is the first cell. The drone's planner holds the most likely context "
+        "duration=auto` is the first cell. The drone's planner holds the most likely context "
         "over a plan; which one that is does not depend on how long it has lasted.",
         table(("agent", *PLACES, "settings"), [*rows, ceiling]),
         table(

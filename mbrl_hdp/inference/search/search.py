@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
+from threadpoolctl import threadpool_limits
 
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError
@@ -356,6 +357,12 @@ def find_contexts(
     """
     if regions not in (FORBID, ALLOW):
         raise ConfigError(f"regions must be {FORBID!r} or {ALLOW!r}, got {regions!r}")
+    # The matrices are small: with more threads BLAS takes several times as long, and its last digits differ.
+    with threadpool_limits(1, user_api="blas"):
+        return _find(data, max_contexts, floor, sharp_floor, regions)
+
+
+def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: float, regions: str) -> Structure:
     started = time.process_time()
     part = part_of(data, MOST_ROWS)
     rows = make_rows(part)
