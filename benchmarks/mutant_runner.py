@@ -323,6 +323,7 @@ class Workshop:
 
 def _become_child(copy: Path, cache: Path, limit: float, log: int) -> None:
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.dup2(log, 1)
     os.dup2(log, 2)
     resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 6))
@@ -339,11 +340,13 @@ def _wait(child: int, limit: float) -> str:
     """Wait for a child, at most so many seconds of the clock; what it started ends with it."""
     deadline = time.monotonic() + limit
     done, code = 0, 0
-    while not done and time.monotonic() < deadline:
-        time.sleep(0.02)
-        done, code = os.waitpid(child, os.WNOHANG)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
+    try:
+        while not done and time.monotonic() < deadline:
+            time.sleep(0.02)
+            done, code = os.waitpid(child, os.WNOHANG)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     if not done:
         os.waitpid(child, 0)
         return "timeout"

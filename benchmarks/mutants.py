@@ -23,7 +23,9 @@ import functools
 import hashlib
 import json
 import random
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -525,6 +527,7 @@ def _cell(text: object) -> str:
 
 def main() -> None:
     """Draw, run and write the page."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the child that runs tests ends as well
     parser = argparse.ArgumentParser(description="mutation testing of the mathematical rooms")
     parser.add_argument(
         "--samples", type=Draw.read, nargs="+", default=[Draw("core", 220, 0), Draw("search", 40, 0)],
