@@ -86,7 +86,7 @@ def test_the_told_chain_stays_as_long_as_the_system():
 def record(settings, share):
     results = {
         "summary": {
-            "returns": [80 * share, 120 * share], "truth_fed": None, "num_contexts": 2, "context_accuracy": None
+            "returns": [80 * share, 120 * share, 0.0], "truth_fed": None, "num_contexts": 2, "context_accuracy": None
         },
         "told": [80.0, 120.0], "train_curve": [[100, 10.0]],
     }  # fmt: skip
