@@ -40,8 +40,8 @@ def page(records: list[CellRecord]) -> Page:
         "(`mbrl_hdp/envs/systems/control.py`, written down before anything was tried): `mbrl-hdp train env=gymnasium "
         "env.id=mbrl_hdp.envs.systems.control:SuiteSystem-v0 +env.kwargs.system=unicycle agent=c_cem profile=fast`. "
         "There is no preset: transition model, number of contexts and the planner's settings are found by the run. "
-        f"{LEGEND} Truth known: the first 20 of the same episodes and the same planner settings, with the true equations, "
-        "the true chain and the acting context known. Share: our mean return of these episodes over that. Context "
+        f"{LEGEND} Truth known: the first 20 of the same episodes and the same planner settings, with the true "
+        "equations, the true chain and the acting context known. Share: our mean return of these episodes over that. Context "
         "known: the learned model, the acting context known. Random: the first episodes of the run."
     )
     gate = Gate(
