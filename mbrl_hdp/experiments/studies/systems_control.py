@@ -41,8 +41,8 @@ def page(records: list[CellRecord]) -> Page:
         "env.id=mbrl_hdp.envs.systems.control:SuiteSystem-v0 +env.kwargs.system=unicycle agent=c_cem profile=fast`. "
         "There is no preset: transition model, number of contexts and the planner's settings are found by the run. "
         f"{LEGEND} Truth known: the first 20 of the same episodes and the same planner settings, with the true "
-        "equations, the true chain and the acting context known. Share: our mean return of these episodes over that. Context "
-        "known: the learned model, the acting context known. Random: the first episodes of the run."
+        "equations, the true chain and the acting context known. Share: our mean return of these episodes over that. "
+        "Context known: the learned model, the acting context known. Random: the first episodes of the run."
     )
     gate = Gate(
         f"at least {SHARE:.0%} of the return when the truth is known, on {ENOUGH} of {len(GOALS)} systems",
