@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -97,17 +97,27 @@ def _words(
     if k == usual:
         yield f"the usual one, {share:.0%} of the time"
         return
-    width = len(names.obs)
-    gain, usual_gain = maps[k][1 + width :], maps[usual][1 + width :]
-    said = [
-        *_gain_words(gain, usual_gain, scale, names),
-        *_shift_words(maps[k][0] - maps[usual][0], scale.mean_act @ (gain - usual_gain), scale, names),
-        *_feedback_words(maps[k][1 : 1 + width], maps[usual][1 : 1 + width], scale, names),
-        *_noise_words(noises[k], noises[usual], names),
-    ]
+    said = [*_map_words(maps[k], maps[usual], scale, names), *_noise_words(noises[k], noises[usual], names)]
+    if not said:
+        # Nothing is large beside the usual changes: what is large beside the noise is what tells the two apart.
+        finer = replace(scale, change=_positive(2.0 * np.nan_to_num(noises[usual])))
+        said = _map_words(maps[k], maps[usual], finer, names)
     yield from said[:_MOST_WORDS]
     if not said:
         yield "differs from the usual one only in details; see the table"
+
+
+def _map_words(
+    mine: Float[np.ndarray, "X S"], usual: Float[np.ndarray, "X S"], scale: _Scale, names: Names
+) -> list[str]:
+    """Compare two linear maps of (1, obs, act) to changes: gains, drifts, feedback."""
+    width = 1 + len(names.obs)
+    gain, usual_gain = mine[width:], usual[width:]
+    return [
+        *_gain_words(gain, usual_gain, scale, names),
+        *_shift_words(mine[0] - usual[0], scale.mean_act @ (gain - usual_gain), scale, names),
+        *_feedback_words(mine[1:width], usual[1:width], scale, names),
+    ]
 
 
 def _gain_words(
@@ -187,7 +197,7 @@ def effect_lines(found: Sequence[Effect]) -> list[str]:
 
 
 def effect_rows(found: Sequence[Effect], names: Names, most: int = 12) -> list[tuple[str, list[float]]]:
-    """Return a row for each gain, drift and noise, a number for each context; of many, those that differ most.
+    """Return a row for each gain, feedback, drift and noise, a number a context; of many, those that differ most.
 
     Columns that never change have none.
     """
@@ -196,6 +206,7 @@ def effect_rows(found: Sequence[Effect], names: Names, most: int = 12) -> list[t
     ]
     rows = [
         *((f"gain of {a} on {o}", [e.gain[i][j] for e in found]) for j, a in enumerate(names.act) for i, o in moving),
+        *((f"effect of {o} on itself", [e.feedback[i][i] for e in found]) for i, o in moving),
         *((f"drift of {o}", [e.drift[i] for e in found]) for i, o in moving),
         *((f"noise of {o}", [e.noise[i] for e in found]) for i, o in moving),
     ]
@@ -206,7 +217,7 @@ def effect_rows(found: Sequence[Effect], names: Names, most: int = 12) -> list[t
 
 
 def effect_table(found: Sequence[Effect], names: Names, most: int = 12) -> list[str]:
-    """Return the numbers as lines: a row for each gain, drift and noise, a column for each context."""
+    """Return the numbers as lines: the rows of `effect_rows`, a column for each context."""
     rows = effect_rows(found, names, most)
     width = max(len(name) for name, _ in rows) + 2
     head = f"{'':<{width}}" + "".join(f"{f'context {e.context}':>12}" for e in found)

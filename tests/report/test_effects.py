@@ -77,6 +77,16 @@ def test_a_drift_is_named():
     assert words[0].startswith("speed changes by 2 a step")
 
 
+def test_what_is_small_beside_the_changes_but_not_beside_the_noise_is_named():
+    gains = np.stack([GAIN, GAIN])
+    found = found_effects(gains, np.array([[0.0, 0.0], [0.0, 0.1]]))  # the motor moves the speed by .3, noise .02
+    words = [word for effect in found for word in effect.words if "usual one" not in word]
+    assert words
+    assert words[0].startswith("speed changes by 0.1 a step")
+    found = found_effects(gains, np.array([[0.0, 0.0], [0.0, 0.001]]))
+    assert "differs from the usual one only in details; see the table" in found[0].words + found[1].words
+
+
 def test_a_drift_that_follows_from_another_gain_is_not_told_twice():
     """A valve that is 50 % open on average and acts with a fifth of its effect changes the drift as well."""
     gains = np.stack([GAIN, GAIN * [0.2, 1.0]])
@@ -107,5 +117,6 @@ def test_where_the_noise_sits(process, sensor, wanted):
 def test_columns_that_never_change_have_no_rows():
     names = Names(["still", "old still"], ["motor"])
     found = [Effect(k, [[0.0], [0.5]], [[0.0, 0.0]] * 2, [0.0, 0.1 * k], [0.0, 0.2], []) for k in range(2)]
-    rows = ["gain of motor on old still", "drift of old still", "noise of old still"]
+    names_of_rows = ["gain of motor on", "effect of old still on itself", "drift of", "noise of"]
+    rows = [f"{name} old still" if name.endswith(("on", "of")) else name for name in names_of_rows]
     assert [name for name, _ in effect_rows(found, names)] == rows
