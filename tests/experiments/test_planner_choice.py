@@ -48,7 +48,7 @@ def test_a_run_chooses_its_planner_without_a_real_step_and_remembers(tmp_path):
     train(config, load_registry(), folder, progress=False)
     words = json.loads((folder / "planner_tuning.json").read_text())
     assert json.loads((folder / "summary.json").read_text())["env_steps"] == 8 * 12
-    assert len(words["rows"]) > 10
+    assert len(words["rows"]) >= 10
     assert "| horizon |" in (folder / "planner_tuning.md").read_text()
     run = load_run(folder)
     assert {name: getattr(run.agent.agent.config, name) for name in words["chosen"]} == words["chosen"]

@@ -99,7 +99,8 @@ def test_settings_that_were_reported_are_in_the_presets():
 
     soft = found("C-CEM", "soft .1")["planner"]
     assert (soft["horizon"], soft["num_particles"], soft["context_mode"]) == (12, 24, "feedback")
-    assert found("C-CEM", "hard")["planner"]["num_particles"] == 6
+    hard = found("C-CEM", "hard")["planner"]
+    assert (hard["horizon"], hard["num_iterations"], hard["num_particles"]) == (8, 8, 8)
     policy = found("NI-SAC", "soft .3")
     assert (policy["agent"]["discount"], policy["agent"]["initial_temperature"]) == (0.92, 0.1)
     assert (policy["budget"]["num_epochs"], found("NI-SAC", "hard")["budget"]["num_epochs"]) == (300, 150)
