@@ -206,14 +206,15 @@ def _route(runs: Runs, best: int, config: FitConfig, max_contexts: int) -> Find:
 def _revisited(runs: Runs, train: Trajectories, config: FitConfig, bar: FitProgress) -> Revisit:
     """Return the candidates with other contexts that compete with a refit; none for a fit that starts afresh."""
     before = runs.warm_start
-    if before is None or runs.reset is not None or config.start != "search" or not runs.results:
+    if before is None or config.start != "search" or not runs.results:
         return Revisit()
     if runs.results[0].model.num_contexts == config.num_contexts:
         return Revisit()
     most = before.task.max_contexts
     with heard_by(bar.searches):
         return revisit(
-            runs.results[0].model,
+            # With an open chain random heads compete with those that are known, and may spoil them.
+            runs.results[0].model if runs.reset is None else before,
             train,
             before.report.search,
             runs.build.recipe.refit,

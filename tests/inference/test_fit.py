@@ -203,15 +203,17 @@ class TestWarmStart:
         )
         assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
-    def test_reset_chain_learns_a_new_context_and_keeps_the_old_ones(self, model):
+    @pytest.mark.parametrize("start", ["random", "search"])
+    def test_reset_chain_learns_a_new_context_and_keeps_the_old_ones(self, model, start):
         more = world(120, 8, contexts=(0, 1, 2))
         config = FitConfig(
-            start="random", num_steps=200, polish_steps=40, batch_size=60, num_restarts=1, learning_rate=2e-2
+            start=start, num_steps=200, polish_steps=40, batch_size=60, num_restarts=1, learning_rate=2e-2
         )
         grown = mbrl_hdp.fit(more, seed=0, config=config, warm_start=model, reset="chain", progress=False)
         assert grown.num_contexts == 3
         assert accuracy(grown, world(40, 98, contexts=(0, 1, 2))) > 0.93
         assert grown.kept[model.kept].all()
+        assert any(run["schedule"] == "search" for run in grown.report.runs) == (start == "search")
 
     def test_wrong_requests_are_refused(self, data, model):
         with pytest.raises(ConfigError, match="warm_start"):
