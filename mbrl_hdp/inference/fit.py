@@ -220,7 +220,7 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig, bar: FitProgr
             runs.build.recipe.refit,
             search=lambda: _searched(train, config, most),
             build=lambda part: runs.build.again(before, part),
-            is_forced=config.search_again == "always",
+            is_forced=config.search_again == "always" or runs.reset is not None,
         )
 
 
