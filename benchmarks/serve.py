@@ -234,7 +234,7 @@ def page(loads: list[Load], soaked: dict[str, Any] | None, load_average: Sequenc
         f"Written by `python -m benchmarks.serve --seconds {seconds:.0f}`. Model: cart-pole, two contexts, compiled "
         "filter, and a SAC",
         "policy; every answer holds belief, filtered distribution, evidence and action. Server and client share",
-        f"{os.cpu_count()} cores that other programs kept busy (load average {load_average[0]:.1f}): upper percentiles",
+        f"{os.cpu_count()} cores (load average {load_average[0]:.1f}, other programs included): upper percentiles",
         "are those of waiting for a core, twice a request. The server's processor time per step is what a step costs.",
         "Latency in milliseconds, as the client sees it; the in-process filter alone: [online](online.md).",
         "",
