@@ -201,7 +201,7 @@ def page(cases: list[Case], load: tuple[float, ...], is_realtime: bool) -> str:
         f"{'--realtime ' if is_realtime else ''}--write`. A loop at 1 kHz,",
         f"{cases[0].num_steps:,} ticks a model; in every tick `online.update(act, obs, out=belief)` and, right after,",
         "the same update by a plain numpy filter of the same model (cart-pole's sizes, two contexts). Microseconds of",
-        f"one update, {how}, on {os.cpu_count()} cores (load average {load[0]:.1f} during the run, other programs included):",
+        f"one update, {how}, on {os.cpu_count()} cores (load average {load[0]:.1f}, other programs included):",
         "processor time is what an update costs; the wall clock includes waiting for a core.",
         "",
         "| dynamics | filter | CPU: median | 99 % | 99.9 % | largest | wall: median | 99 % | 99.9 % | largest |",

@@ -156,8 +156,8 @@ def page(story: Story, cells: dict[str, tuple[float, float, list[object]]] | Non
         is_same = "the same" if local[2] == ray[2] else "DIFFERENT"
         parts += [
             f"## Cells of `{STUDY}` on Ray and in one process",
-            f"{NUM_CELLS} cells ({', '.join(CELL.values())}): {local[0]:.0f} s in one process, {ray[0]:.0f} s on Ray with two cores, "
-            f"the start of its workers (imports) included: ratio **{local[0] / ray[0]:.2f}**; results {is_same}. Load "
+            f"{NUM_CELLS} cells ({', '.join(CELL.values())}): {local[0]:.0f} s in one process, {ray[0]:.0f} s on Ray "
+            f"with two cores, the start of its workers (imports) included: ratio **{local[0] / ray[0]:.2f}**; results {is_same}. Load "
             f"average of the machine at the end: {load:.1f} on {os.cpu_count()} cores. Above {os.cpu_count()}, other "
             "work took part of the time, and the ratio is preliminary.",
         ]
