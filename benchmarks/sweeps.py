@@ -158,8 +158,8 @@ def page(story: Story, cells: dict[str, tuple[float, float, list[object]]] | Non
             f"## Cells of `{STUDY}` on Ray and in one process",
             f"{NUM_CELLS} cells ({', '.join(CELL.values())}): {local[0]:.0f} s in one process, {ray[0]:.0f} s on Ray "
             f"with two cores, the start of its workers (imports) included: ratio **{local[0] / ray[0]:.2f}**; results "
-            f"{is_same}. Load average of the machine at the end: {load:.1f} on {os.cpu_count()} cores; above that, other "
-            "work took part of the time, and the ratio is preliminary.",
+            f"{is_same}. Load average of the machine at the end: {load:.1f} on {os.cpu_count()} cores; above that, "
+            "other work took part of the time, and the ratio is preliminary.",
         ]
     return "\n\n".join(parts) + "\n"
 
