@@ -118,6 +118,12 @@ class FitMainConfig(ModelConfig, UpdateConfig, LogConfig):
     pca: int | None = setting(
         None, "learn on this many principal components of the observations, for data with many sensors", at_least=1
     )
+    past: int | None = setting(
+        None,
+        "earlier steps whose changes and inputs are further inputs, for logs in which a part of the state is not "
+        "recorded or an input acts late; null: as many as the data asks for, with dynamics=auto; 0: none",
+        at_least=0,
+    )
     out: str = setting("outputs/fit", "folder of the model and its report")
     overwrite: bool = setting(False, "replace an earlier fit in that folder")
     fit: FitConfig = field(default_factory=FitConfig)

@@ -174,6 +174,7 @@ def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> Co
         config=typed.fit if before is None else replace(typed.fit, search_again="always"),
         warm_start=None if before is None else before.model,
         dt=log.dt if typed.dt is None else typed.dt,
+        past=typed.past,
         progress=progress,
         registry=job.registry,
         device=typed.device,

@@ -162,7 +162,7 @@ def _compared(model: ContextModel, found: Analysis) -> str:
     scores = [run["held_out_log_likelihood"] for run in model.report.runs if run.get("taken")]
     if not scores:
         return ""
-    source = "held-out episodes of" if model.report.num_held_out else "the data of"
+    source = "held-out data of" if model.report.num_held_out else "the data of"
     words = f" ({source} the fit, before its last polish: {scores[0]:.4g}"
     is_strange = found.log_likelihood_per_step < scores[0] - max(3.0, abs(scores[0]))
     return words + ("; far lower here: is this the same machine in the same units?)" if is_strange else ")")

@@ -16,6 +16,7 @@ from mbrl_hdp.inference.search.evidence import enriched, gain_of
 from mbrl_hdp.inference.search.exchange import exchanged
 from mbrl_hdp.inference.search.features import Features, Library, linear_features, monomials
 from mbrl_hdp.inference.search.labelling import label, part_of
+from mbrl_hdp.inference.search.memory import past_steps
 from mbrl_hdp.inference.search.moves import (
     Candidate,
     birth,
@@ -101,6 +102,7 @@ class Structure:
         features: features of the heads.
         history: verdicts on all divisions that were tried.
         time_s: seconds of processor time.
+        past_steps: earlier steps whose changes and inputs promise to explain what is left over (`memory.py`).
     """
 
     probability: Float[np.ndarray, "N T K"]
@@ -110,6 +112,7 @@ class Structure:
     features: Features
     history: list[Verdict]
     time_s: float
+    past_steps: int = 0
 
     @property
     def num_contexts(self) -> int:
@@ -368,7 +371,9 @@ def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: floa
     rows = make_rows(part)
     search = _Search(rows, max_contexts, regions)
     begin("choosing features for one context")
-    current = search.run(one_context(rows, linear_features(Library(rows)), floor))
+    first = one_context(rows, linear_features(Library(rows)), floor)
+    pooled = first.state.mean_residual()
+    current = search.run(first)
     if _is_explained(current) and sharp_floor < floor:
         begin(f"{_found(current)}; choosing features for less noise")
         current = search.run(_sharpened(rows, current, sharp_floor))
@@ -383,6 +388,7 @@ def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: floa
         features=rich.features,
         history=search.history,
         time_s=time.process_time() - started,
+        past_steps=past_steps(rows, data.obs_dim, pooled, current.state.mean_residual()),
     )
 
 
