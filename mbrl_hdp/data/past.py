@@ -37,17 +37,17 @@ def with_past(data: Trajectories, steps: int) -> Trajectories:
     changes = data.obs[:, 1:] - data.obs[:, :-1]
     act = np.concatenate([data.act, *(_ago(part, n) for n in range(1, steps + 1) for part in (changes, data.act))], -1)
     names = data.names or Names.numbered(data.obs_dim, data.act_dim)
-    wider = dataclasses.replace(names, act=(*names.act, *past_names(names, steps)))
-    return data.with_actions(act, wider)
+    return data.with_actions(act, with_past_names(names, steps))
 
 
-def past_names(names: Names, steps: int) -> list[str]:
-    """Return what the further inputs are called, in order: `temp_change_ago_1`, `valve_ago_1`, ..."""
-    return [
+def with_past_names(names: Names, steps: int) -> Names:
+    """Return names with those of the further inputs, in order: `temp_change_ago_1`, `valve_ago_1`, ..."""
+    past = [
         name
         for n in range(1, steps + 1)
         for name in (*(f"{each}_change_ago_{n}" for each in names.obs), *(f"{each}_ago_{n}" for each in names.act))
     ]
+    return dataclasses.replace(names, act=(*names.act, *past))
 
 
 def past_width(obs_dim: int, act_dim: int, steps: int) -> int:

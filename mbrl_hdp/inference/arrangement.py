@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from mbrl_hdp.data.pieces import in_pieces
 from mbrl_hdp.data.trajectories import Trajectories
@@ -30,6 +32,7 @@ class Arranged:
         train: what the runs learn from.
         held_out: what they are scored on; the same where nothing could be held out.
         num_pieces: pieces that few long episodes were cut into; 0: episodes were left whole.
+        past_gain: nats a step that the past gained in the search; None: it was not compared.
     """
 
     data: Trajectories
@@ -37,6 +40,7 @@ class Arranged:
     train: Trajectories
     held_out: Trajectories
     num_pieces: int
+    past_gain: float | None = None
 
     @staticmethod
     def of(
@@ -72,8 +76,8 @@ def with_contexts(
         return plain, structure
     wide = Arranged.of(data, structure.past_steps, holdout, seed)
     found = search(wide.train)
-    is_better = found is not None and found.evidence > structure.evidence + LEAST_PAST_GAIN
-    return (wide, found) if is_better else (plain, structure)
+    gain = -np.inf if found is None else found.evidence - structure.evidence
+    return (replace(wide, past_gain=gain), found) if gain > LEAST_PAST_GAIN else (plain, structure)
 
 
 def cut_if_few(data: Trajectories) -> Trajectories:

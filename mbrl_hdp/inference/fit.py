@@ -133,7 +133,7 @@ def fit(
         best = runs.choose()
         model = runs.results[best].model
         polished = _polished(model, data, held_out, runs, bar) if recipe.is_polished else {}
-    found = _search_entry(structure or again.structure, runs, model, train) | again.entry
+    found = _search_entry(structure or again.structure, runs, model, arranged) | again.entry
     if warm_start is not None:
         found["new_contexts"] = np.flatnonzero(~warm_start.kept[model.slots.cpu().numpy()]).tolist()
     if structure is not None and structure.time_s <= config.halves_within_s:
@@ -283,7 +283,7 @@ def check_learnable(data: Trajectories, warm_start: ContextModel | None, reset: 
         )
 
 
-def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, train: Trajectories) -> dict[str, Any]:
+def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, arranged: Arranged) -> dict[str, Any]:
     """Return what the fit's report says about the search."""
     if structure is None:
         return {}
@@ -293,9 +293,10 @@ def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, 
         "num_features": len(structure.features),
         "evidence": structure.evidence,
         "regions": [float(share) for share in structure.regions],
-        "context_regions": shares_by_context(model, train, structure),
+        "context_regions": shares_by_context(model, arranged.train, structure),
         "verdicts": verdicts,
         "cpu_time_s": structure.time_s,
         "skipped": runs.skipped,
         "refused": runs.refused,
+        "past_gain": arranged.past_gain,
     }
