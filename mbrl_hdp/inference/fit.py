@@ -33,7 +33,7 @@ from mbrl_hdp.inference.runs import Job, Runs, length_entry, polish, refits
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.stages import heard_by
-from mbrl_hdp.inference.starts import SeveralDynamics, informed
+from mbrl_hdp.inference.starts import NOISE_LEVELS, SeveralDynamics, informed
 from mbrl_hdp.inference.structure import search_structure
 from mbrl_hdp.seeding import sub_seed
 from mbrl_hdp.settings import check_settings
@@ -216,9 +216,12 @@ def _search(data: Trajectories, config: FitConfig, max_contexts: int) -> Structu
 
 def _route(runs: Runs, best: int, config: FitConfig, max_contexts: int) -> Find:
     """Return how the contexts of a run are found anew in other episodes: in the way in which that run found them."""
+    is_noise = runs.results[best].start.name == NOISE_LEVELS
 
     def searched(half: Trajectories, _: Trajectories) -> Int[np.ndarray, "N T"] | None:
         found = _search(half, config, max_contexts)
+        if found is not None and found.noise_levels is not None and is_noise:
+            return np.where(found.labels >= 0, found.noise_levels.probability.argmax(-1), -1)
         return None if found is None else found.labels
 
     def trained(half: Trajectories, other: Trajectories) -> Int[np.ndarray, "N T"]:

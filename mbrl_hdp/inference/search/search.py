@@ -30,6 +30,7 @@ from mbrl_hdp.inference.search.moves import (
     split,
     without,
 )
+from mbrl_hdp.inference.search.noise_levels import NoiseLevels, noise_levels
 from mbrl_hdp.inference.search.regions import gated_evidence, jump_share, region_share
 from mbrl_hdp.inference.search.rows import Rows, make_rows
 from mbrl_hdp.inference.search.stages import begin
@@ -103,6 +104,7 @@ class Structure:
         history: verdicts on all divisions that were tried.
         time_s: seconds of processor time.
         past_steps: earlier steps whose changes and inputs promise to explain what is left over (`memory.py`).
+        noise_levels: where one context was found, calm and rough times of it; None: there are none, or too much data.
     """
 
     probability: Float[np.ndarray, "N T K"]
@@ -113,6 +115,7 @@ class Structure:
     history: list[Verdict]
     time_s: float
     past_steps: int = 0
+    noise_levels: NoiseLevels | None = None
 
     @property
     def num_contexts(self) -> int:
@@ -380,6 +383,8 @@ def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: floa
     begin(f"{_found(current)}; labelling")
     rich = enriched(rows, current)
     labels = rich.state.weight.argmax(1)
+    is_one = current.num_contexts == 1 and max_contexts > 1 and part is data and not _is_explained(current)
+    left = current.state.mean_residual()
     return Structure(
         probability=rows.pad(rich.state.weight) if part is data else label(data, rows, current),
         transition=rich.state.transition,
@@ -388,7 +393,8 @@ def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: floa
         features=rich.features,
         history=search.history,
         time_s=time.process_time() - started,
-        past_steps=past_steps(rows, data.obs_dim, pooled, current.state.mean_residual()),
+        past_steps=past_steps(rows, data.obs_dim, pooled, left),
+        noise_levels=noise_levels(rows, left, current.state.noise.floor, rich.state.evidence) if is_one else None,
     )
 
 
