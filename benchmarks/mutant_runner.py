@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("mbrl_hdp", "plugins")
 CONFTESTS = tuple(sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/**/conftest.py")))
 BUDGET = 40.0  # seconds of tests for one mutant
+_UNKNOWN_SECONDS = 30.0  # of a test that no survey has timed
 _NOT_COPIED = (".*", "__pycache__", "outputs", "multirun", "build", "demo", "runs", "dist")
 _SETTINGS = {"OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
 
@@ -164,8 +165,9 @@ class Workshop:
 
     Args:
         folder: where the copy, the cache of compiled code and the surveys live. A survey is used again as long as its
-            test file and the product files that its tests call (their prose aside) are the same. What else may decide
-            a test, a constant of another file, is not seen there: see `is_fair`.
+            test file is the same. Where product files that its tests call changed since, it is old: good enough to
+            choose tests that may kill a mutant (`is_fair` runs the one that did without it), not to say that none does
+            (`refresh`).
         tests: files and folders of tests.
     """
 
@@ -182,23 +184,25 @@ class Workshop:
         os.environ["PYTHONPATH"] = os.pathsep.join((str(self.copy), str(self.copy / "plugins")))
         self._load_libraries(tests)
         self.known: dict[str, Survey] = {}
+        self.old: set[str] = set()
 
-    def tests_of(self, function: str, places: tuple[str, ...], first: str = "") -> list[str]:
-        """Return the tests for a mutant of a function, of those in these files and folders; `first` goes first."""
+    def tests_of(self, function: str, places: tuple[str, ...]) -> list[str]:
+        """Return the tests for a mutant of a function, of those in these files and folders."""
         joined = Survey()
         for file in _test_files(places, self.copy):
             self._survey(file)
             joined.seconds |= self.known[file].seconds
             for caller, tests in self.known[file].callers.items():
                 joined.callers.setdefault(caller, []).extend(tests)
-        chosen = joined.order(function)
-        return [first, *(test for test in chosen if test != first)] if first in joined.seconds else chosen
+        return joined.order(function)
 
     def _survey(self, file: str) -> None:
         if file in self.known:
             return
         place = self.surveys / f"{Path(file).stem}-{_fingerprint((file, *CONFTESTS), self.copy)}.json"
-        if not place.exists() or not self._holds(place):
+        if place.exists() and not self._holds(place):
+            self.old.add(file)
+        if not place.exists():
             print(f"running {file} without a mutant ...", flush=True)
             result = self._fork(lambda: self._record(file, place), self.cache, 3600.0)
             if result.status != "survived":
@@ -208,6 +212,26 @@ class Workshop:
             self.fair |= {test.partition("[")[0]: True for test in json.loads(place.read_text())["seconds"]}
         self.known[file] = Survey(**json.loads(place.read_text()))
 
+    def refresh(self, places: tuple[str, ...]) -> bool:
+        """Drop the old surveys of these files and folders; return whether there were any."""
+        found = self.old & {*_test_files(places, self.copy)}
+        for file in found:
+            self._forget(file)
+        return bool(found)
+
+    def _forget(self, file: str) -> None:
+        self.known.pop(file, None)
+        self.old.discard(file)
+        for place in self.surveys.glob(f"{Path(file).stem}-*.json"):
+            place.unlink()
+
+    def has_test(self, test: str, places: tuple[str, ...]) -> bool:
+        """Return whether a test of an earlier run still exists in one of these files and folders."""
+        file, *names = test.partition("[")[0].split("::")
+        if not names or file not in _test_files(places, self.copy):
+            return False
+        return f"def {names[-1]}(" in (self.copy / file).read_text()
+
     def _holds(self, place: Path) -> bool:
         """Return whether the files that a stored survey's tests call are the same."""
         reached = json.loads(place.read_text()).get("reached", {})
@@ -216,17 +240,15 @@ class Workshop:
     def is_fair(self, killer: str) -> bool:
         """Return whether the test that a mutant died of passes without it; if not, its file is surveyed anew.
 
-        A test of a survey of this run has passed; one of a stored survey runs once more.
+        A test of a survey of this run has passed; any other runs once more.
         """
         test = killer.partition("[")[0]
         file = test.partition("::")[0]
-        if test not in self.fair and file in self.known:
+        if test and test not in self.fair:
             work = lambda: int(pytest.main(["-q", test]))  # noqa: E731
             self.fair[test] = self._fork(work, self.cache, 3600.0).status == "survived"
             if not self.fair[test]:
-                del self.known[file]
-                for place in self.surveys.glob(f"{Path(file).stem}-*.json"):
-                    place.unlink()
+                self._forget(file)
         return self.fair.get(test, True)
 
     def _drop_old_kernels(self, mark: Path) -> None:
@@ -270,7 +292,7 @@ class Workshop:
         file = self.copy / path
         code, times = file.read_text(), file.stat()
         seconds = {test: time for survey in self.known.values() for test, time in survey.seconds.items()}
-        limit = 20.0 + 4.0 * sum(seconds[test] for test in tests)
+        limit = 20.0 + 4.0 * sum(seconds.get(test, _UNKNOWN_SECONDS) for test in tests)
         files = list(dict.fromkeys(test.split("::")[0] for test in tests))
         command = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:warnings", *files]
         self.num_runs += 1
@@ -316,7 +338,7 @@ class Workshop:
             status = _wait(child, 20.0 * limit)
             log.seek(0)
             text = log.read()
-            failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+            failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
             killer = failed[1] if failed and status == "killed" else ""
             return Outcome(status, cpu_seconds() - before, killer, text)
 
