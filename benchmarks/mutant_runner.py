@@ -2,7 +2,8 @@
 
 The code under test is a copy of the repository. A test file runs once without a mutant: this checks that it passes (a
 test that fails is named and left out), fills the cache of compiled code, and records what each test costs and which
-functions it calls. A mutant of a function then runs against the tests that call it, quick ones first, up to a budget.
+functions it calls. A mutant of a function then runs against the tests that call it, quick ones first, up to a budget; a
+test that takes longer than `SLOW` is left out, too.
 All times are seconds of CPU, so that a busy machine changes neither the tests chosen nor the limits.
 """
 
@@ -27,7 +28,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import pytest
 
@@ -37,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("mbrl_hdp", "plugins")
 CONFTESTS = tuple(sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/**/conftest.py")))
 BUDGET = 40.0  # seconds of tests for one mutant
+SLOW = 15.0  # seconds of one test, its fixtures and compilation aside
 _UNKNOWN_SECONDS = 30.0  # of a test that no survey has timed
 _NOT_COPIED = (".*", "__pycache__", "outputs", "multirun", "build", "demo", "runs", "dist")
 _SETTINGS = {"OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
@@ -94,15 +96,13 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.folder = f"{folder}{os.sep}"
         self.survey = Survey()
-        self._called: set[str] = set()
-        self._prepared: dict[str, set[str]] = {}  # by test file, what its fixtures called: shared by all its tests
-        self._by_test: dict[str, set[str]] = {}
+        self._called: set[CodeType] = set()
+        self._prepared: dict[str, set[CodeType]] = {}  # by test file, what its fixtures called: shared by all its tests
+        self._by_test: dict[str, set[CodeType]] = {}
         self._failed: set[str] = set()
 
     def _trace(self, frame: FrameType, _event: str, _argument: object) -> None:
-        name = frame.f_code.co_filename
-        if name.startswith(self.folder):
-            self._called.add(f"{name[len(self.folder) :]}::{frame.f_code.co_qualname}")
+        self._called.add(frame.f_code)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -119,10 +119,15 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Record what a test calls."""
-        return (yield from self._record(self._by_test.setdefault(item.nodeid, set())))
+        """Record what a test calls; end it if it is slow."""
+        signal.signal(signal.SIGVTALRM, _end_slow_test)
+        signal.setitimer(signal.ITIMER_VIRTUAL, SLOW)
+        try:
+            return (yield from self._record(self._by_test.setdefault(item.nodeid, set())))
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
-    def _record(self, into: set[str]) -> Iterator[None]:
+    def _record(self, into: set[CodeType]) -> Iterator[None]:
         self._called = into
         sys.settrace(self._trace)
         try:
@@ -142,9 +147,19 @@ class Recorder:
             self.survey.seconds.pop(test, None)
             self._by_test.pop(test, None)
         for test, called in self._by_test.items():
-            for function in called | self._prepared.get(test.split("::")[0], set()):
+            codes = called | self._prepared.get(test.split("::")[0], set())
+            ours = (code for code in codes if code.co_filename.startswith(self.folder))
+            for function in {f"{code.co_filename.removeprefix(self.folder)}::{code.co_qualname}" for code in ours}:
                 self.survey.callers.setdefault(function, []).append(test)
         return self.survey
+
+
+def _end_slow_test(_signal: int, _frame: FrameType | None) -> None:
+    locks = sys.modules.get("numba.core.compiler_lock")
+    if locks is not None and locks.global_compiler_lock.is_locked():
+        signal.setitimer(signal.ITIMER_VIRTUAL, 1.0)  # a compilation that is broken off would be tried again
+        return
+    raise TimeoutError(f"more than {SLOW:.0f} s")
 
 
 class Selected:
@@ -208,7 +223,7 @@ class Workshop:
             if result.status != "survived":
                 raise SystemExit(f"{file} fails without any mutant; mend it first:\n{result.log[-3000:]}")
             for test in re.findall(r"^LEFT OUT (.+)$", result.log, re.MULTILINE):
-                print(f"left out, because it fails without a mutant: {test}", flush=True)
+                print(f"left out, because it fails or is slow without a mutant: {test}", flush=True)
             self.fair |= {test.partition("[")[0]: True for test in json.loads(place.read_text())["seconds"]}
         self.known[file] = Survey(**json.loads(place.read_text()))
 
