@@ -106,6 +106,7 @@ NEAREST = (
     ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
     ("mbrl_hdp/inference/precision", ("tests/inference/test_bad_data.py",)),
     ("mbrl_hdp/inference/search", ("tests/inference/search",)),
+    ("mbrl_hdp/inference/alarm", ("tests/inference/test_alarm.py",)),
     ("mbrl_hdp/inference/agreement", ("tests/inference/test_agreement.py",)),
     ("mbrl_hdp/inference/verdict", ("tests/report/test_advice.py",)),
     ("mbrl_hdp/inference/calibration", ("tests/report/test_timeline.py",)),
