@@ -29,7 +29,7 @@ from mbrl_hdp.hooks import KINDS, PluginSpec, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.runtime import RuntimeConfig
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
 
 CONFIG_NAME = "main"
 FIT_CONFIG_NAME = "fit"
@@ -85,10 +85,8 @@ class MainConfig(ModelConfig):
     """All settings of `mbrl-hdp train`."""
 
     profile: str = setting("fast", "budget of the run", choices=PROFILES)
-    recipe: str = setting(
-        "robust",
-        "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
-        choices=("robust", "literal"),
+    recipe: str = choice(
+        ("robust", "literal"), "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)"
     )
     tracker: str = setting(
         TENSORBOARD,
@@ -98,11 +96,10 @@ class MainConfig(ModelConfig):
     env: EnvConfig = field(default_factory=EnvConfig)
     agent: Any = MISSING
     planner: Any = None  # `~planner` leaves it out, for agents that do not plan
-    novelty: str = setting(
-        "never",
+    novelty: str = choice(
+        ("never", "auto"),
         "auto: real episodes are watched by an alarm for contexts that the model does not know; every fifth episode is "
         "kept from its training to calibrate it, an alarm brings a refit that searches (docs/novelty.md)",
-        choices=("never", "auto"),
     )
     fit: TrainFitConfig = field(default_factory=TrainFitConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)

@@ -36,7 +36,7 @@ Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """A judgement.
 
     Attributes:
@@ -93,12 +93,12 @@ def threshold_of(model: ContextModel) -> float | None:
     return None if value is None else float(value)
 
 
-def judge(found: Found) -> Verdict:
+def judge(found: Found) -> Judgement:
     """Judge a fit by its `facts`."""
     doubts = [pair for check in _CHECKS for pair in check(found)]
     if doubts:
-        return Verdict(UNSURE, f"since {'; '.join(doubt for doubt, _ in doubts)}", doubts)
-    return Verdict(*_assurance(found), [])
+        return Judgement(UNSURE, f"since {'; '.join(doubt for doubt, _ in doubts)}", doubts)
+    return Judgement(*_assurance(found), [])
 
 
 def _assurance(found: Found) -> tuple[str, str]:

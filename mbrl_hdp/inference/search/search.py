@@ -152,7 +152,7 @@ class _Search:
         return current
 
     def _widened(self, current: Candidate) -> Candidate:
-        """Give the model the features that its divisions would get, where they help."""
+        """Add the features that divisions of the model would get, where they help."""
         more = current.features.with_terms(monomials(current.features.library, 3, 60))
         if len(more) == len(current.features):
             return current
