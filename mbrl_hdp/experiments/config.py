@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -144,6 +143,7 @@ def config_dir() -> Path:
     raise ConfigError(f"conf/{CONFIG_NAME}.yaml is missing from the installation of mbrl_hdp; reinstall it")
 
 
+_options: dict[tuple[str, type[Any]], type[Any]] = {}
 _registered: list[tuple[str, PluginSpec[Any], str]] = []
 
 
@@ -174,7 +174,6 @@ def _env_name(*, _parent_: DictConfig) -> str:
 OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
 
 
-@functools.cache
 def _named(name: str, config: type[Any]) -> type[Any]:
     """Extend a plugin's settings by their option name, so that `config.yaml` names the plugin.
 
@@ -182,7 +181,10 @@ def _named(name: str, config: type[Any]) -> type[Any]:
     """
     fields = [("name", str, dataclasses.field(default=name))]
     own = {"__reduce__": lambda settings: (_remade, (name, config, vars(settings)))}
-    return dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,), namespace=own)
+    if (name, config) not in _options:
+        made = dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,), namespace=own)
+        _options[name, config] = made
+    return _options[name, config]
 
 
 def _remade(name: str, config: type[Any], values: dict[str, Any]) -> Any:
