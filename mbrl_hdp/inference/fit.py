@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from mbrl_hdp.inference.starts import NOISE_LEVELS, SeveralDynamics, informed
 from mbrl_hdp.inference.structure import search_structure
 from mbrl_hdp.seeding import sub_seed
 from mbrl_hdp.settings import check_settings
+from mbrl_hdp.workers import OpenWorkers, open_workers
 
 __all__ = ["HeldOutScore", "build_model", "choose", "fit", "held_out_score"]
 
@@ -58,6 +60,7 @@ def fit(
     progress: bool | Callable[[str], None] = True,
     registry: Registry | None = None,
     device: str = "auto",
+    workers: OpenWorkers = open_workers,
 ) -> ContextModel:
     """Learn a context model from trajectories.
 
@@ -84,6 +87,8 @@ def fit(
         progress: show a bar, or lines where there is no terminal; a function is called with every line instead.
         registry: plugins to choose from; all installed ones by default.
         device: where it is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small).
+        workers: opens a place where candidates are trained side by side, as in `partial(open_workers, "ray")` or
+            `partial(open_workers, jobs=2)` of `mbrl_hdp.workers`; by default this process. The model is the same.
 
     Returns:
         The model of the best run, distilled, on the CPU.
@@ -125,11 +130,9 @@ def fit(
     runs = Runs(job, build, warm_start, reset, seed, place)
     num_steps = len(starts) * config.num_steps + config.polish_steps
     with FitProgress(len(starts), num_steps, progress is True, tell=progress) as bar:
-        for start in starts:
-            runs.take(start, bar)
+        runs.take_all(starts, bar, workers)
         again = _revisited(runs, train, config, bar)
-        for start in again.starts:
-            runs.take(start, bar)
+        runs.take_all(again.starts, bar, workers)
         best = runs.choose()
         model = runs.results[best].model
         polished = _polished(model, data, held_out, runs, bar) if recipe.is_polished else {}
@@ -138,7 +141,9 @@ def fit(
         found["new_contexts"] = np.flatnonzero(~warm_start.kept[model.slots.cpu().numpy()]).tolist()
     if structure is not None and structure.time_s <= config.halves_within_s:
         with search_progress("last checks", progress):
-            found["half_agreement"] = half_agreement(model, train, _route(runs, best, config, max_contexts), seed)
+            found["half_agreement"] = half_agreement(
+                model, train, _route(runs, best, config, max_contexts), seed, workers
+            )
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -216,18 +221,22 @@ def _search(data: Trajectories, config: FitConfig, max_contexts: int) -> Structu
 
 def _route(runs: Runs, best: int, config: FitConfig, max_contexts: int) -> Find:
     """Return how the contexts of a run are found anew in other episodes: in the way in which that run found them."""
-    is_noise = runs.results[best].start.name == NOISE_LEVELS
-
-    def searched(half: Trajectories, _: Trajectories) -> Int[np.ndarray, "N T"] | None:
-        found = _search(half, config, max_contexts)
-        if found is not None and found.noise_levels is not None and is_noise:
-            return np.where(found.labels >= 0, found.noise_levels.probability.argmax(-1), -1)
-        return None if found is None else found.labels
 
     def trained(half: Trajectories, other: Trajectories) -> Int[np.ndarray, "N T"]:
         return runs.again(best, half, other).most_likely(half)
 
-    return trained if runs.repeats(best) else searched
+    is_noise = runs.results[best].start.name == NOISE_LEVELS
+    return trained if runs.repeats(best) else partial(_labels_by_search, config, max_contexts, is_noise)
+
+
+def _labels_by_search(
+    config: FitConfig, max_contexts: int, is_noise: bool, half: Trajectories, _: Trajectories
+) -> Int[np.ndarray, "N T"] | None:
+    """Return the labels that a search finds, those of its levels of noise where the run to judge started from these."""
+    found = _search(half, config, max_contexts)
+    if found is not None and found.noise_levels is not None and is_noise:
+        return np.where(found.labels >= 0, found.noise_levels.probability.argmax(-1), -1)
+    return None if found is None else found.labels
 
 
 def _revisited(runs: Runs, train: Trajectories, config: FitConfig, bar: FitProgress) -> Revisit:
