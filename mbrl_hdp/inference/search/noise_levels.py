@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from mbrl_hdp.inference.search.em import start_state
 from mbrl_hdp.inference.search.noise import Noise
-from mbrl_hdp.inference.search.regions import region_share
+from mbrl_hdp.inference.search.regions import gated_evidence, region_share
 from mbrl_hdp.inference.search.rows import Rows
 from mbrl_hdp.probability.hmm import smooth
 from mbrl_hdp.types import ContextChain
@@ -24,7 +25,10 @@ _LEAST_SHARE = 0.05
 _LEAST_RATIO = 2.0
 # State and action explain at most this share of when a level is left: otherwise a head is too small for a region.
 _MOST_REGION = 0.1
+# Nats a row over one level, and over levels that state and action decide, at least.
 _LEAST_GAIN = 0.03
+# Residuals below this share of the usual changes are what a head cannot express rather than noise.
+_LEAST_SIZE = 0.1
 _ERRORS = 3.0
 
 
@@ -55,7 +59,7 @@ def noise_levels(
     weight = _first_levels(rows, residual)
     noises = [Noise(floor, np.eye(residual.shape[1])) for _ in range(2)]
     transition = np.array([[0.95, 0.05], [0.05, 0.95]])
-    evidence = np.full(len(null), -np.inf)
+    evidence, density = np.full(len(null), -np.inf), np.zeros((len(rows), 2))
     for _ in range(_NUM_STEPS):
         density = _density(noises, residual, weight)
         chain = ContextChain(torch.full((2,), 0.5, dtype=torch.float64), torch.as_tensor(transition))
@@ -68,9 +72,14 @@ def noise_levels(
             break
     gain = (evidence - null).sum() / len(rows)
     error = float((evidence - null).std()) * np.sqrt(len(null)) / len(rows)
+    levels = start_state(rows, weight, floor)
+    levels.log_lik = density
+    beyond_gate = (evidence - gated_evidence(rows, levels, (0, 1))).sum() / len(rows)
     ratio = np.linalg.eigvals(np.linalg.solve(noises[0].covariance, noises[1].covariance)).real
     is_noise = (
         gain > max(_LEAST_GAIN, _ERRORS * error)
+        and beyond_gate > _LEAST_GAIN
+        and np.sqrt(np.square(residual).mean(0)).max() > _LEAST_SIZE
         and np.diagonal(transition).min() > _LEAST_STAY
         and weight.mean(0).min() > _LEAST_SHARE
         and max(ratio.max(), 1.0 / max(ratio.min(), 1e-12)) > _LEAST_RATIO
