@@ -1,9 +1,9 @@
 """Install the wheel with the lock on other versions of Python, and try it there from an empty folder.
 
-    python -m benchmarks.wheels [--pythons python3.12 python3.13] [--tests tests/belief ...] [--write PAGE]
+    python -m benchmarks.wheels [--pythons python3.12 ...] [--tests tests/belief ...] [--folder DIR] [--write PAGE]
 
-An interpreter that is not on the PATH is left out. The environments are made in a temporary folder (some GB each while
-it runs). Packages of the lock that have no wheel for a version are left out there and named.
+An interpreter that is not found is left out. The environments (some GB each) are made in a temporary folder, or in
+--folder, where a second call finds them. Packages of the lock that have no wheel for a version are left out and named.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ def must(*command: str | Path, cwd: Path) -> str:
     """Run a command that has to succeed."""
     done = run(*command, cwd=cwd)
     if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("WARNING")]
+        raise SystemExit("\n".join([f"{' '.join(map(str, command))} failed:", *lines[-30:]]))
     return done.stdout
 
 
 def install(interpreter: str, wheel: Path, folder: Path) -> tuple[Path, list[str]]:
     """Make an environment with lock and wheel; return its Python and what was left out."""
-    must(interpreter, "-m", "venv", folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
+    if not python.exists():
+        must(interpreter, "-m", "venv", folder / "venv", cwd=folder)
     pip = (python, "-m", "pip", "--disable-pip-version-check", "-q")
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     version = must(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])", cwd=folder).strip()
@@ -64,15 +66,15 @@ def install(interpreter: str, wheel: Path, folder: Path) -> tuple[Path, list[str
     torch = next(line for line in lines if line.startswith("torch=="))
     must(*pip, "install", "-c", lock, torch, cwd=folder)
     must(*pip, "install", "--no-deps", "-r", lock, cwd=folder)
-    must(*pip, "install", "--no-deps", wheel, cwd=folder)
+    must(*pip, "install", "--no-deps", "--force-reinstall", wheel, cwd=folder)
     return python, left_out
 
 
-def row(interpreter: str, wheel: Path, tests: list[str]) -> list[str]:
-    """Try one version of Python; return the line of the table."""
+def row(interpreter: str, wheel: Path, tests: list[str], folder: Path) -> list[str]:
+    """Try one version of Python, in an environment in a folder; return the line of the table."""
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        folder, empty = Path(place), Path(place) / "empty"
-        empty.mkdir()
+        empty = Path(place)
         python, left_out = install(interpreter, wheel, folder)
         version = must(python, "-c", "import platform; print(platform.python_version())", cwd=folder).strip()
         wrong = [line for line in run(python, "-m", "pip", "check", cwd=folder).stdout.splitlines() if line.strip()]
@@ -106,6 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pythons", nargs="+", default=["python3.11", "python3.12", "python3.13"])
     parser.add_argument("--tests", nargs="+", default=[], help="part of the suite to run there")
+    parser.add_argument("--folder", type=Path, help="keep the environments here (default: a temporary folder)")
     parser.add_argument("--write", type=Path, help="also write the outcome to this Markdown file")
     options = parser.parse_args()
     rows = []
@@ -117,7 +120,7 @@ def main() -> int:
             if path is None or run(path, "--version", cwd=ROOT).returncode:
                 print(f"{interpreter} is not installed", flush=True)
                 continue
-            rows.append(row(path, wheel, options.tests))
+            rows.append(row(path, wheel, options.tests, (options.folder or Path(place)).absolute() / Path(path).name))
             print(rows[-1], flush=True)
     text = "\n\n".join([
         "# The wheel on several versions of Python",
