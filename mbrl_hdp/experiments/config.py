@@ -146,7 +146,6 @@ def config_dir() -> Path:
     raise ConfigError(f"conf/{CONFIG_NAME}.yaml is missing from the installation of mbrl_hdp; reinstall it")
 
 
-_options: dict[tuple[str, type[Any]], type[Any]] = {}
 _registered: list[tuple[str, PluginSpec[Any], str]] = []
 
 
@@ -184,10 +183,7 @@ def _named(name: str, config: type[Any]) -> type[Any]:
     """
     fields = [("name", str, dataclasses.field(default=name))]
     own = {"__reduce__": lambda settings: (_remade, (name, config, vars(settings)))}
-    if (name, config) not in _options:
-        made = dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,), namespace=own)
-        _options[name, config] = made
-    return _options[name, config]
+    return dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,), namespace=own)
 
 
 def _remade(name: str, config: type[Any], values: dict[str, Any]) -> Any:
