@@ -2,7 +2,8 @@
 
 The code under test is a copy of the repository. A test file runs once without a mutant: this checks that it passes (a
 test that fails is named and left out), fills the cache of compiled code, and records what each test costs and which
-functions it calls. A mutant of a function then runs against the tests that call it, quick ones first, up to a budget.
+functions it calls. A mutant of a function then runs against the tests that call it, quick ones first, up to a budget; a
+test that takes longer than `SLOW` is left out, too.
 All times are seconds of CPU, so that a busy machine changes neither the tests chosen nor the limits.
 """
 
@@ -27,7 +28,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import pytest
 
@@ -37,6 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("mbrl_hdp", "plugins")
 CONFTESTS = tuple(sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/**/conftest.py")))
 BUDGET = 40.0  # seconds of tests for one mutant
+SLOW = 15.0  # seconds of one test, its fixtures and compilation aside
+_UNKNOWN_SECONDS = 30.0  # of a test that no survey has timed
 _NOT_COPIED = (".*", "__pycache__", "outputs", "multirun", "build", "demo", "runs", "dist")
 _SETTINGS = {"OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
 
@@ -93,15 +96,13 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.folder = f"{folder}{os.sep}"
         self.survey = Survey()
-        self._called: set[str] = set()
-        self._prepared: dict[str, set[str]] = {}  # by test file, what its fixtures called: shared by all its tests
-        self._by_test: dict[str, set[str]] = {}
+        self._called: set[CodeType] = set()
+        self._prepared: dict[str, set[CodeType]] = {}  # by test file, what its fixtures called: shared by all its tests
+        self._by_test: dict[str, set[CodeType]] = {}
         self._failed: set[str] = set()
 
     def _trace(self, frame: FrameType, _event: str, _argument: object) -> None:
-        name = frame.f_code.co_filename
-        if name.startswith(self.folder):
-            self._called.add(f"{name[len(self.folder) :]}::{frame.f_code.co_qualname}")
+        self._called.add(frame.f_code)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -118,10 +119,15 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Record what a test calls."""
-        return (yield from self._record(self._by_test.setdefault(item.nodeid, set())))
+        """Record what a test calls; end it if it is slow."""
+        signal.signal(signal.SIGVTALRM, _end_slow_test)
+        signal.setitimer(signal.ITIMER_VIRTUAL, SLOW)
+        try:
+            return (yield from self._record(self._by_test.setdefault(item.nodeid, set())))
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
-    def _record(self, into: set[str]) -> Iterator[None]:
+    def _record(self, into: set[CodeType]) -> Iterator[None]:
         self._called = into
         sys.settrace(self._trace)
         try:
@@ -141,9 +147,19 @@ class Recorder:
             self.survey.seconds.pop(test, None)
             self._by_test.pop(test, None)
         for test, called in self._by_test.items():
-            for function in called | self._prepared.get(test.split("::")[0], set()):
+            codes = called | self._prepared.get(test.split("::")[0], set())
+            ours = (code for code in codes if code.co_filename.startswith(self.folder))
+            for function in {f"{code.co_filename.removeprefix(self.folder)}::{code.co_qualname}" for code in ours}:
                 self.survey.callers.setdefault(function, []).append(test)
         return self.survey
+
+
+def _end_slow_test(_signal: int, _frame: FrameType | None) -> None:
+    locks = sys.modules.get("numba.core.compiler_lock")
+    if locks is not None and locks.global_compiler_lock.is_locked():
+        signal.setitimer(signal.ITIMER_VIRTUAL, 1.0)  # a compilation that is broken off would be tried again
+        return
+    raise TimeoutError(f"more than {SLOW:.0f} s")
 
 
 class Selected:
@@ -164,8 +180,9 @@ class Workshop:
 
     Args:
         folder: where the copy, the cache of compiled code and the surveys live. A survey is used again as long as its
-            test file and the product files that its tests call (their prose aside) are the same. What else may decide
-            a test, a constant of another file, is not seen there: see `is_fair`.
+            test file is the same. Where product files that its tests call changed since, it is old: good enough to
+            choose tests that may kill a mutant (`is_fair` runs the one that did without it), not to say that none does
+            (`refresh`).
         tests: files and folders of tests.
     """
 
@@ -182,31 +199,53 @@ class Workshop:
         os.environ["PYTHONPATH"] = os.pathsep.join((str(self.copy), str(self.copy / "plugins")))
         self._load_libraries(tests)
         self.known: dict[str, Survey] = {}
+        self.old: set[str] = set()
 
-    def tests_of(self, function: str, places: tuple[str, ...], first: str = "") -> list[str]:
-        """Return the tests for a mutant of a function, of those in these files and folders; `first` goes first."""
+    def tests_of(self, function: str, places: tuple[str, ...]) -> list[str]:
+        """Return the tests for a mutant of a function, of those in these files and folders."""
         joined = Survey()
         for file in _test_files(places, self.copy):
             self._survey(file)
             joined.seconds |= self.known[file].seconds
             for caller, tests in self.known[file].callers.items():
                 joined.callers.setdefault(caller, []).extend(tests)
-        chosen = joined.order(function)
-        return [first, *(test for test in chosen if test != first)] if first in joined.seconds else chosen
+        return joined.order(function)
 
     def _survey(self, file: str) -> None:
         if file in self.known:
             return
         place = self.surveys / f"{Path(file).stem}-{_fingerprint((file, *CONFTESTS), self.copy)}.json"
-        if not place.exists() or not self._holds(place):
+        if place.exists() and not self._holds(place):
+            self.old.add(file)
+        if not place.exists():
             print(f"running {file} without a mutant ...", flush=True)
             result = self._fork(lambda: self._record(file, place), self.cache, 3600.0)
             if result.status != "survived":
                 raise SystemExit(f"{file} fails without any mutant; mend it first:\n{result.log[-3000:]}")
             for test in re.findall(r"^LEFT OUT (.+)$", result.log, re.MULTILINE):
-                print(f"left out, because it fails without a mutant: {test}", flush=True)
+                print(f"left out, because it fails or is slow without a mutant: {test}", flush=True)
             self.fair |= {test.partition("[")[0]: True for test in json.loads(place.read_text())["seconds"]}
         self.known[file] = Survey(**json.loads(place.read_text()))
+
+    def refresh(self, places: tuple[str, ...]) -> bool:
+        """Drop the old surveys of these files and folders; return whether there were any."""
+        found = self.old & {*_test_files(places, self.copy)}
+        for file in found:
+            self._forget(file)
+        return bool(found)
+
+    def _forget(self, file: str) -> None:
+        self.known.pop(file, None)
+        self.old.discard(file)
+        for place in self.surveys.glob(f"{Path(file).stem}-*.json"):
+            place.unlink()
+
+    def has_test(self, test: str, places: tuple[str, ...]) -> bool:
+        """Return whether a test of an earlier run still exists in one of these files and folders."""
+        file, *names = test.partition("[")[0].split("::")
+        if not names or file not in _test_files(places, self.copy):
+            return False
+        return f"def {names[-1]}(" in (self.copy / file).read_text()
 
     def _holds(self, place: Path) -> bool:
         """Return whether the files that a stored survey's tests call are the same."""
@@ -216,17 +255,15 @@ class Workshop:
     def is_fair(self, killer: str) -> bool:
         """Return whether the test that a mutant died of passes without it; if not, its file is surveyed anew.
 
-        A test of a survey of this run has passed; one of a stored survey runs once more.
+        A test of a survey of this run has passed; any other runs once more.
         """
         test = killer.partition("[")[0]
         file = test.partition("::")[0]
-        if test not in self.fair and file in self.known:
+        if test and test not in self.fair:
             work = lambda: int(pytest.main(["-q", test]))  # noqa: E731
             self.fair[test] = self._fork(work, self.cache, 3600.0).status == "survived"
             if not self.fair[test]:
-                del self.known[file]
-                for place in self.surveys.glob(f"{Path(file).stem}-*.json"):
-                    place.unlink()
+                self._forget(file)
         return self.fair.get(test, True)
 
     def _drop_old_kernels(self, mark: Path) -> None:
@@ -270,7 +307,7 @@ class Workshop:
         file = self.copy / path
         code, times = file.read_text(), file.stat()
         seconds = {test: time for survey in self.known.values() for test, time in survey.seconds.items()}
-        limit = 20.0 + 4.0 * sum(seconds[test] for test in tests)
+        limit = 20.0 + 4.0 * sum(seconds.get(test, _UNKNOWN_SECONDS) for test in tests)
         files = list(dict.fromkeys(test.split("::")[0] for test in tests))
         command = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:warnings", *files]
         self.num_runs += 1
@@ -316,7 +353,7 @@ class Workshop:
             status = _wait(child, 20.0 * limit)
             log.seek(0)
             text = log.read()
-            failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+            failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
             killer = failed[1] if failed and status == "killed" else ""
             return Outcome(status, cpu_seconds() - before, killer, text)
 

@@ -35,7 +35,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-from benchmarks.mutant_runner import ROOT, Workshop, function_at, kernel_files
+from benchmarks.mutant_runner import ROOT, Outcome, Workshop, function_at, kernel_files
 from mbrl_hdp.experiments.fingerprint import hash_of
 
 WORKSHOP = ROOT / "build/mutants"
@@ -106,6 +106,7 @@ NEAREST = (
     ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
     ("mbrl_hdp/inference/precision", ("tests/inference/test_bad_data.py",)),
     ("mbrl_hdp/inference/search", ("tests/inference/search",)),
+    ("mbrl_hdp/inference/alarm", ("tests/inference/test_alarm.py",)),
     ("mbrl_hdp/inference/agreement", ("tests/inference/test_agreement.py",)),
     ("mbrl_hdp/inference/verdict", ("tests/report/test_advice.py",)),
     ("mbrl_hdp/inference/calibration", ("tests/report/test_timeline.py",)),
@@ -403,21 +404,19 @@ def judgements() -> dict[str, str]:
 
 
 def run(mutants: list[Mutant]) -> None:
-    """Run what has no result yet: what is quick to test first, compiled code, which compiles for every mutant, last."""
+    """Run what has no result yet: what died before and what is quick to test first, compiled code last.
+
+    Compiled code compiles for every mutant.
+    """
     known, killers = finished(), {record["name"]: record["killer"] for record in records()}
     todo = [mutant for mutant in mutants if mutant.name not in known]
     kernels = kernel_files()
-    todo.sort(key=lambda mutant: (mutant.path in kernels, _place(mutant.path)))
+    todo.sort(key=lambda one: (one.path in kernels, not killers.get(one.name), _place(one.path)))
     if not todo:
         return
     workshop = Workshop(WORKSHOP, tuple(dict.fromkeys(test for _, tests in NEAREST for test in tests)))
     for number, mutant in enumerate(todo, 1):
-        changed = mutate_code((ROOT / mutant.path).read_text(), get_operator(mutant.operator)(), mutant.occurrence)
-        tests = workshop.tests_of(mutant.function, nearest_tests(mutant.path), killers.get(mutant.name, ""))
-        result = workshop.outcome(mutant.path, str(changed), tests)
-        if not workshop.is_fair(result.killer):
-            tests = workshop.tests_of(mutant.function, nearest_tests(mutant.path))
-            result = workshop.outcome(mutant.path, str(changed), tests)
+        tests, result = _decide(workshop, mutant, killers.get(mutant.name, ""))
         record = {
             "name": mutant.name, **asdict(mutant), "outcome": result.status, "seconds": round(result.seconds, 1),
             "killer": result.killer, "source": source_stamp(mutant.path, mutant.function, workshop.copy),
@@ -430,6 +429,26 @@ def run(mutants: list[Mutant]) -> None:
             f"    - {mutant.before}\n    + {mutant.after}\n    {len(tests)} tests {result.killer}",
             flush=True,
         )
+
+
+def _decide(workshop: Workshop, mutant: Mutant, killer: str) -> tuple[list[str], Outcome]:
+    """Run a mutant; return the tests that it ran against and what became of it.
+
+    The test that killed it before goes first and alone: where it does so again, nothing needs to be surveyed.
+    """
+    changed = str(mutate_code((ROOT / mutant.path).read_text(), get_operator(mutant.operator)(), mutant.occurrence))
+    places = nearest_tests(mutant.path)
+    if workshop.has_test(killer, places):
+        result = workshop.outcome(mutant.path, changed, [killer])
+        if result.killer and workshop.is_fair(result.killer):
+            return [killer], result
+    while True:
+        tests = workshop.tests_of(mutant.function, places)
+        result = workshop.outcome(mutant.path, changed, tests)
+        if result.status == "survived" and workshop.refresh(places):
+            continue
+        if workshop.is_fair(result.killer):
+            return tests, result
 
 
 @dataclass(frozen=True)

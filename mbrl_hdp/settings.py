@@ -48,6 +48,11 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def choice(options: tuple[str, ...], help: str) -> Any:
+    """Declare a dataclass field that holds one of some words; the first one is its default."""
+    return setting(options[0], help, choices=options)
+
+
 def check_settings(config: Any, prefix: str = "") -> None:
     """Check every field of a config dataclass instance (nested ones too) against its declared range.
 

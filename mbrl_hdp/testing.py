@@ -131,7 +131,7 @@ def _slope(prior: ContextPrior, parameters: list[torch.nn.Parameter], log_lik: T
 
 
 def _check_chain(chain: ContextChain, size: int, where: str) -> None:
-    assert isinstance(chain, ContextChain), f"{where} must give a ContextChain, got {type(chain).__name__}"
+    assert isinstance(chain, ContextChain), f"{where} must return a ContextChain, got {type(chain).__name__}"
     for name, tensor, shape in (("initial", chain.initial, (size,)), ("transition", chain.transition, (size, size))):
         assert tuple(tensor.shape) == shape, f"{where}.{name} must have shape {shape}, got {tuple(tensor.shape)}"
         assert bool((tensor >= 0).all()), f"{where}.{name} has a negative entry"
@@ -146,8 +146,8 @@ def check_distiller(rule: Distiller) -> None:
         example = ContextPosterior(posterior.chain, posterior.top_weights, None, is_training)
         keep = rule.keep(example)
         size = example.chain.max_contexts
-        assert isinstance(keep, Tensor), f"keep() must give a tensor, got {type(keep).__name__}"
-        assert keep.dtype == torch.bool, f"keep() must give a bool tensor, got {keep.dtype}"
+        assert isinstance(keep, Tensor), f"keep() must return a tensor, got {type(keep).__name__}"
+        assert keep.dtype == torch.bool, f"keep() must return a bool tensor, got {keep.dtype}"
         assert tuple(keep.shape) == (size,), f"keep() must have shape ({size},), got {tuple(keep.shape)}"
         assert bool(keep[1]), "keep() drops the context that holds most of the mass"
         order = torch.tensor([2, 0, 3, 1])

@@ -29,7 +29,7 @@ WORST_VALUE = -1e30
 
 
 @dataclass(frozen=True)
-class _Start:
+class _PlanStart:
     """Where a plan begins.
 
     Attributes:
@@ -85,7 +85,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             raise ConfigError(f"planner.context_mode must be one of {', '.join(CONTEXT_MODES)}, got {context_mode!r}")
         self.plain_reward_fn, self.plain_termination_fn = reward_fn, termination_fn
         self.context_mode, self.has_noise = context_mode, has_noise
-        self._start: _Start | None = None
+        self._start: _PlanStart | None = None
         self._planned_from: tuple[Float[np.ndarray, " W"], Float[Tensor, " k"]] | None = None
         self._is_in_plan = False
         spaces = SimpleNamespace(
@@ -177,14 +177,14 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
         with torch.no_grad():
             return self._on_paths(obs, paths)(acts)
 
-    def _draw_start(self, packed: Float[np.ndarray, " W"], shape: tuple[int, int]) -> _Start:
+    def _draw_start(self, packed: Float[np.ndarray, " W"], shape: tuple[int, int]) -> _PlanStart:
         """Unpack where a plan begins and draw its contexts, or the numbers that select them."""
         model = self.dynamics_model.model
         (obs,), (belief,) = self.dynamics_model.split(packed[None])
         if self.context_mode == "belief":
             uniform = draw_uniform(*shape, self._rng).to(obs.device)
             carried = self.dynamics_model.carried(packed, belief)
-            return _Start(packed, belief, shape, partial(self._carry_beliefs, obs, carried, uniform))
+            return _PlanStart(packed, belief, shape, partial(self._carry_beliefs, obs, carried, uniform))
         expected = None
         if self.context_mode == "held":
             # Without noise all particles would be the same one.
@@ -193,7 +193,7 @@ class BeliefModelEnv(mbrl.models.ModelEnv):
             contexts, following = self._draw_contexts(packed, belief, shape)
         if self.context_mode == "feedback":
             expected = model.slots[torch.cat([belief.argmax().expand(len(contexts), 1), following], 1)]
-        return _Start(packed, belief, shape, self._on_paths(obs, model.slots[contexts], expected))
+        return _PlanStart(packed, belief, shape, self._on_paths(obs, model.slots[contexts], expected))
 
     def _draw_contexts(
         self, packed: Float[np.ndarray, " W"], belief: Float[Tensor, " k"], shape: tuple[int, int]

@@ -41,7 +41,7 @@ class ColoredCemOptimizer(Optimizer):
         lower_bound: lower bounds, `H A`.
         upper_bound: upper bounds, `H A`.
         device: where plans live.
-        return_mean: give the final mean; otherwise the best candidate seen.
+        return_mean: return the final mean; otherwise the best candidate seen.
     """
 
     def __init__(

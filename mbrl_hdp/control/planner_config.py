@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
 from mbrl_hdp.types import TaskSpec
 
 CONTEXT_MODES = ("paths", "feedback", "held", "belief")
@@ -40,11 +40,10 @@ class PlannerConfig:
     has_noise: bool = setting(False, "draw transitions with their noise; otherwise plan with expectations")
     replan_freq: int = setting(1, "actions taken from a plan before the next one is made", at_least=1)
     keep_last_solution: bool = setting(True, "start the next plan from the last one, shifted")
-    tune: str = setting(
-        "auto",
+    tune: str = choice(
+        ("auto", "never"),
         "auto: after the first fit choose horizon, context mode, noise and population on the learned model, for each "
         "of them that is at its default; never: take the settings as they are",
-        choices=("auto", "never"),
     )
     tune_seconds: float = setting(120.0, "processor seconds that the choice may take, estimated", above=0.0)
 

@@ -82,13 +82,9 @@ class BeliefReplay:
         """Number of stored episodes."""
         return len(self._lengths)
 
-    @property
-    def num_stored(self) -> int:
-        """Number of stored transitions (mbrl-lib's name)."""
-        return len(self._starts)
-
     def __len__(self) -> int:
-        return self.num_stored
+        """Return the number of stored transitions."""
+        return len(self._starts)
 
     @property
     def trajectories(self) -> Trajectories:
@@ -180,7 +176,7 @@ class BeliefReplay:
     def draw(self, num: int, generator: torch.Generator) -> PackedBatch:
         """Draw transitions with replacement, as tensors on the generator's device; all are equally likely."""
         self._check_filled()
-        chosen = torch.randint(self.num_stored, (num,), generator=generator, device=generator.device)
+        chosen = torch.randint(len(self), (num,), generator=generator, device=generator.device)
         return PackedBatch(*(part.to(generator.device) for part in self._at(chosen.cpu())))
 
     def sample(self, batch_size: int) -> TransitionBatch:
@@ -190,7 +186,7 @@ class BeliefReplay:
 
     def get_all(self) -> PackedBatch:
         """Return every stored transition, in order."""
-        return self._at(torch.arange(self.num_stored))
+        return self._at(torch.arange(len(self)))
 
     def _at(self, chosen: Int[Tensor, " B"]) -> PackedBatch:
         rows = self._starts[chosen]
@@ -199,7 +195,7 @@ class BeliefReplay:
         )
 
     def _check_filled(self) -> None:
-        if not self.num_stored:
+        if not len(self):
             raise DataError("the replay buffer is empty: add an episode first")
 
     # Between runs -----------------------------------------------------------------------------------------------

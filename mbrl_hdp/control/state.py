@@ -1,4 +1,4 @@
-"""States of agents on disk: tensors, arrays and plain data in one safetensors file; reading it runs no code.
+"""States of agents: tensors, arrays and plain data in one safetensors file; reading it runs no code.
 
 Plain data is whatever JSON holds (numbers, words, lists, dictionaries), e.g. a numpy generator's
 `bit_generator.state`. Every value comes back with the type it had; numpy's scalars as Python's numbers.
@@ -89,3 +89,29 @@ def load_state(folder: str | Path) -> dict[str, Any]:
     """
     tensors, _ = read_tensors(Path(folder) / FILE_NAME)
     return unpack_state(tensors)
+
+
+def prefixed(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a part under its name."""
+    return {f"{name}.{key}": value for key, value in state.items()}
+
+
+def unprefixed(state: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the entries of a part without its name."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the moments of an optimiser as tensors, `number.name`."""
+    found = optimizer.state_dict()["state"]
+    return {f"{number}.{name}": value for number, moments in found.items() for name, value in moments.items()}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
+    """Restore what `optimizer_state` returned; settings such as the learning rate stay as they are."""
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        number, _, name = key.partition(".")
+        moments.setdefault(int(number), {})[name] = value.clone()
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})

@@ -72,7 +72,7 @@ class ImaginedTask:
 
 
 @dataclass
-class Candidate:
+class PlannerTrial:
     """Settings that are tried, and their returns in the imagined episodes."""
 
     config: PlannerConfig
@@ -136,7 +136,7 @@ def tune_planner(config: PlannerConfig, task: ImaginedTask) -> Tuning:
         config: where to begin; settings that are not at their defaults stay.
         task: what to play.
     """
-    first = [Candidate(config), *candidates(config, config, FIRST_GRID, task.model.num_contexts, is_full=True)]
+    first = [PlannerTrial(config), *candidates(config, config, FIRST_GRID, task.model.num_contexts, is_full=True)]
     task = _affordable(first, task, 0.7 * config.tune_seconds)
     winner = _halve(first, task, 0.7 * config.tune_seconds)
     second = [winner, *candidates(winner.config, config, SECOND_GRID, task.model.num_contexts, is_full=False)]
@@ -158,7 +158,7 @@ def candidates(
     grid: Mapping[str, Sequence[Any]],
     num_contexts: int,
     is_full: bool,
-) -> list[Candidate]:
+) -> list[PlannerTrial]:
     """Return variations of `base` in the settings that `asked` leaves at their defaults.
 
     Args:
@@ -185,7 +185,7 @@ def candidates(
         varied = _varied(base, change)
         if varied not in (base, asked, *found):
             found.append(varied)
-    return [Candidate(one) for one in found]
+    return [PlannerTrial(one) for one in found]
 
 
 def _varied(base: PlannerConfig, change: Mapping[str, Any]) -> PlannerConfig:
@@ -199,19 +199,19 @@ def _varied(base: PlannerConfig, change: Mapping[str, Any]) -> PlannerConfig:
     return dataclasses.replace(base, **change)
 
 
-def _affordable(all_candidates: list[Candidate], task: ImaginedTask, seconds: float) -> ImaginedTask:
+def _affordable(all_candidates: list[PlannerTrial], task: ImaginedTask, seconds: float) -> ImaginedTask:
     """Shorten the episodes if one of each candidate would take more than a round's share of the time."""
     cost = sum(episode_seconds(one.config, task) for one in all_candidates) * _num_rounds(all_candidates)
     num_steps = max(1, int(task.num_steps * min(1.0, seconds / cost)))
     return dataclasses.replace(task, num_steps=num_steps)
 
 
-def _num_rounds(all_candidates: list[Candidate]) -> int:
+def _num_rounds(all_candidates: list[PlannerTrial]) -> int:
     """Return the rounds until one candidate is left."""
     return max(1, int(np.ceil(np.log(len(all_candidates)) / np.log(_KEPT))))
 
 
-def _halve(remaining: list[Candidate], task: ImaginedTask, seconds: float) -> Candidate:
+def _halve(remaining: list[PlannerTrial], task: ImaginedTask, seconds: float) -> PlannerTrial:
     """Play rounds of episodes, each with a third of the candidates before it, until one is left."""
     num_rounds = _num_rounds(remaining)
     while len(remaining) > 1 or not remaining[0].returns:
@@ -224,7 +224,7 @@ def _halve(remaining: list[Candidate], task: ImaginedTask, seconds: float) -> Ca
     return remaining[0]
 
 
-def _episodes_within(remaining: list[Candidate], task: ImaginedTask, seconds: float) -> int:
+def _episodes_within(remaining: list[PlannerTrial], task: ImaginedTask, seconds: float) -> int:
     """Return the episodes that every candidate can have played after `seconds` more; those played already count."""
     costs = [episode_seconds(one.config, task) for one in remaining]
 
@@ -270,7 +270,7 @@ def imagined_return(config: PlannerConfig, task: ImaginedTask, number: int) -> f
     return total if np.isfinite(total) else -np.inf
 
 
-def _row(one: Candidate) -> dict[str, Any]:
+def _row(one: PlannerTrial) -> dict[str, Any]:
     names = [f.name for f in dataclasses.fields(one.config) if f.name in {*FIRST_GRID, *SECOND_GRID}]
     error = float(np.std(one.returns, ddof=1) / len(one.returns) ** 0.5) if len(one.returns) > 1 else None
     numbers = {"return": one.mean_of(MOST_EPISODES), "std_error": error, "episodes": len(one.returns)}

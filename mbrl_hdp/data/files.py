@@ -67,9 +67,9 @@ def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> L
         return read_parquet_log(Path(path_or_id), config, rest)
     parts = [] if str(path_or_id).startswith(_MINARI) else text_parts(path_or_id)
     if parts:
-        from mbrl_hdp.data.many_files import joined
+        from mbrl_hdp.data.many_files import joined_logs
 
-        return joined(parts, [read_log(part, config, rest) for part in parts])
+        return joined_logs(parts, [read_log(part, config, rest) for part in parts])
     if not has_columns(path_or_id):
         if not config.is_plain:
             raise ConfigError(

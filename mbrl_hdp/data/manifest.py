@@ -90,7 +90,7 @@ def _check(folder: Path, name: str, words: dict[str, Any]) -> None:
         )
 
 
-def hash_of(words: Any) -> str:
+def data_hash(words: Any) -> str:
     """Return the SHA-256 of plain data, independent of the order of keys."""
     return hashlib.sha256(json.dumps(words, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -12,7 +12,7 @@ from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import DataError, short
 
 
-def joined(parts: Sequence[Path], logs: Sequence[Log]) -> Log:
+def joined_logs(parts: Sequence[Path], logs: Sequence[Log]) -> Log:
     """Put the episodes of several files behind each other.
 
     Raises:

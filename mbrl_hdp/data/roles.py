@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mbrl_hdp.data.suggestions import MOST_LISTED, Guesses, as_typed, example, listed
+from mbrl_hdp.data.suggestions import MOST_LISTED, Guesses, as_typed, columns_in_words, example
 from mbrl_hdp.errors import ConfigError, DataError, short
 from mbrl_hdp.settings import check_settings, setting
 
@@ -134,7 +134,7 @@ def assign(
     """
     doubled = sorted(name for name, count in Counter(names).items() if count > 1)
     if doubled:
-        raise DataError(f"{place}: {listed(doubled)} appears twice; rename one of them")
+        raise DataError(f"{place}: {columns_in_words(doubled)} appears twice; rename one of them")
     taken: dict[str, str] = {}
     missing: list[tuple[str, str]] = []
     for is_exact in (True, False):
@@ -209,7 +209,7 @@ def _refuse_unknown(names: Sequence[str], taken: dict[str, str], place: str, gue
         )
     if has_obs:
         raise DataError(
-            f"{place}: {listed(unknown)} {'has' if len(unknown) == 1 else 'have'} no role; leave out by "
+            f"{place}: {columns_in_words(unknown)} {'has' if len(unknown) == 1 else 'have'} no role; leave out by "
             f"{as_typed('ignore', unknown)}, or add to obs=, act=, episode=, time=, context= or reward="
         )
     raise DataError(

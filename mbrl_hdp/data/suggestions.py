@@ -74,7 +74,7 @@ def as_typed(key: str, names: str | Sequence[str]) -> str:
     return text if re.fullmatch(r"[\w=\[\],.-]+", text, re.ASCII) else shlex.quote(text)
 
 
-def listed(names: Sequence[str]) -> str:
+def columns_in_words(names: Sequence[str]) -> str:
     """Return columns in words, as in "columns 'a', 'b'"."""
     shown = ", ".join(repr(short(name, 40)) for name in names[:MOST_LISTED])
     more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mbrl_hdp.envs.batch import BatchPhysics
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
 
 FloatArray = NDArray[np.float64]
 
@@ -57,10 +57,8 @@ class TakeOffConfig:
     horizon: int = setting(80, "control steps per episode", at_least=1)
     start_height: float = setting(0.1125, "height at the start, m")
     tilt_weight: float = setting(1.0, "weight of |roll| + |pitch| in the reward", at_least=0.0)
-    attitude: str = setting(
-        "unwrapped",
-        "roll and yaw in the observation: continued beyond +-pi, or as the engine gives them",
-        choices=("unwrapped", "engine"),
+    attitude: str = choice(
+        ("unwrapped", "engine"), "roll and yaw in the observation: continued beyond +-pi, or as the engine gives them"
     )
 
     def __post_init__(self) -> None:

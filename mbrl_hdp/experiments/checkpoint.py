@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mbrl_hdp.control.state import FILE_NAME, pack_state, unpack_state
 from mbrl_hdp.data.atomic import atomic_path, sync
-from mbrl_hdp.data.manifest import check_manifest, hash_of, write_manifest
+from mbrl_hdp.data.manifest import check_manifest, data_hash, write_manifest
 from mbrl_hdp.data.plain_files import read_json
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.data.trajectories import Trajectories
@@ -76,7 +76,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot, run: Run) -> None:
 
 def _bound(run: Run) -> dict[str, str]:
     """Return what a checkpoint belongs to besides its own files."""
-    return {"configuration": hash_of(asdict(run.config))}
+    return {"configuration": data_hash(asdict(run.config))}
 
 
 def _checkpoints(folder: Path) -> list[Path]:

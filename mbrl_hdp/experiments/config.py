@@ -23,13 +23,14 @@ from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import ConfigError, did_you_mean
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
-from mbrl_hdp.experiments.fit_settings import TrainFitConfig, UpdateConfig, check_fit
+from mbrl_hdp.experiments.fit_settings import TrainFitConfig, UpdateConfig, WorkersConfig, check_fit
 from mbrl_hdp.experiments.trackers import TENSORBOARD, TRACKERS, check_tracker
 from mbrl_hdp.hooks import KINDS, PluginSpec, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.runtime import RuntimeConfig
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
+from mbrl_hdp.workers import check_place
 
 CONFIG_NAME = "main"
 FIT_CONFIG_NAME = "fit"
@@ -85,10 +86,8 @@ class MainConfig(ModelConfig):
     """All settings of `mbrl-hdp train`."""
 
     profile: str = setting("fast", "budget of the run", choices=PROFILES)
-    recipe: str = setting(
-        "robust",
-        "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)",
-        choices=("robust", "literal"),
+    recipe: str = choice(
+        ("robust", "literal"), "how the model is trained: robust, or literal (the paper's text; docs/recipes.md)"
     )
     tracker: str = setting(
         TENSORBOARD,
@@ -98,18 +97,17 @@ class MainConfig(ModelConfig):
     env: EnvConfig = field(default_factory=EnvConfig)
     agent: Any = MISSING
     planner: Any = None  # `~planner` leaves it out, for agents that do not plan
-    novelty: str = setting(
-        "never",
+    novelty: str = choice(
+        ("never", "auto"),
         "auto: real episodes are watched by an alarm for contexts that the model does not know; every fifth episode is "
         "kept from its training to calibrate it, an alarm brings a refit that searches (docs/novelty.md)",
-        choices=("never", "auto"),
     )
     fit: TrainFitConfig = field(default_factory=TrainFitConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
 
 
 @dataclass
-class FitMainConfig(ModelConfig, UpdateConfig, LogConfig):
+class FitMainConfig(ModelConfig, UpdateConfig, WorkersConfig, LogConfig):
     """All settings of `mbrl-hdp fit`; `LogConfig` has those of the data's columns."""
 
     dt: float | None = setting(
@@ -117,6 +115,12 @@ class FitMainConfig(ModelConfig, UpdateConfig, LogConfig):
     )
     pca: int | None = setting(
         None, "learn on this many principal components of the observations, for data with many sensors", at_least=1
+    )
+    past: int | None = setting(
+        None,
+        "earlier steps whose changes and inputs are further inputs, for logs in which a part of the state is not "
+        "recorded or an input acts late; null: as many as the data asks for, with dynamics=auto; 0: none",
+        at_least=0,
     )
     out: str = setting("outputs/fit", "folder of the model and its report")
     overwrite: bool = setting(False, "replace an earlier fit in that folder")
@@ -142,6 +146,7 @@ def config_dir() -> Path:
     raise ConfigError(f"conf/{CONFIG_NAME}.yaml is missing from the installation of mbrl_hdp; reinstall it")
 
 
+_options: dict[tuple[str, type[Any]], type[Any]] = {}
 _registered: list[tuple[str, PluginSpec[Any], str]] = []
 
 
@@ -173,9 +178,23 @@ OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
 
 
 def _named(name: str, config: type[Any]) -> type[Any]:
-    """Extend a plugin's settings by their option name, so that `config.yaml` names the plugin."""
+    """Extend a plugin's settings by their option name, so that `config.yaml` names the plugin.
+
+    The class exists in no module, so its settings say how they are made anew in another process.
+    """
     fields = [("name", str, dataclasses.field(default=name))]
-    return dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,))
+    own = {"__reduce__": lambda settings: (_remade, (name, config, vars(settings)))}
+    if (name, config) not in _options:
+        made = dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,), namespace=own)
+        _options[name, config] = made
+    return _options[name, config]
+
+
+def _remade(name: str, config: type[Any], values: dict[str, Any]) -> Any:
+    """Return settings of a named option that came from another process."""
+    made = object.__new__(_named(name, config))
+    vars(made).update(values)
+    return made
 
 
 def registry_for(overrides: Sequence[str]) -> Registry:
@@ -307,6 +326,7 @@ def _typed(config: DictConfig, name: str) -> Any:
     check_settings(typed)
     if isinstance(typed, FitMainConfig):
         typed.check()
+        check_place(typed.workers)
     if isinstance(typed, MainConfig):
         check_tracker(typed.tracker)
         check_budgets(typed.env.budgets)

@@ -132,7 +132,7 @@ def _meaning(node: Any) -> str:
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         return f"Raise({_meaning(node.exc.func)})"
     fields = dict(ast.iter_fields(node))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setting":
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setting", "choice"):
         fields["args"] = fields["args"][:1]
     kept = {name: value for name, value in fields.items() if name not in _WITHOUT_MEANING and value not in (None, [])}
     return f"{type(node).__name__}({','.join(f'{name}={_meaning(value)}' for name, value in kept.items())})"

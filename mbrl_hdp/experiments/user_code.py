@@ -168,7 +168,7 @@ def check_termination(key: str, function: RewardFn, steps: Steps) -> None:
 
 def _try(key: str, function: RewardFn, steps: Steps) -> Tensor:
     asked = f"it gets act {list(steps.act.shape)} and next_obs {list(steps.next_obs.shape)}, one step a row"
-    wanted = f"and must give a torch tensor of shape [{len(steps.act)}, 1]"
+    wanted = f"and must return a torch tensor of shape [{len(steps.act)}, 1]"
     try:
         with torch.no_grad():
             found = function(steps.act.clone(), steps.next_obs.clone())

@@ -45,7 +45,7 @@ Group = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Level:
+class MergeLevel:
     """One level of the tree.
 
     Attributes:
@@ -60,16 +60,16 @@ class Level:
     error: float
     is_approximate: bool
 
-    def coarser_than(self, other: Level) -> Level:
+    def coarser_than(self, other: MergeLevel) -> MergeLevel:
         """Return it with the groups of a finer level as the contexts."""
         number = {member: context for context, group in enumerate(other.groups) for member in group}
         groups = tuple(tuple(sorted({number[member] for member in group})) for group in self.groups)
         return dataclasses.replace(self, groups=groups, loss=self.loss - other.loss)
 
 
-def read_levels(entries: list[dict[str, Any]]) -> list[Level]:
+def read_levels(entries: list[dict[str, Any]]) -> list[MergeLevel]:
     """Return the levels that a model's report holds as plain words and numbers."""
-    return [Level(**entry | {"groups": tuple(tuple(group) for group in entry["groups"])}) for entry in entries]
+    return [MergeLevel(**entry | {"groups": tuple(tuple(group) for group in entry["groups"])}) for entry in entries]
 
 
 def add_levels(model: ContextModel, data: Trajectories) -> None:
@@ -85,7 +85,7 @@ def add_levels(model: ContextModel, data: Trajectories) -> None:
     model.report.levels = [dataclasses.asdict(level) for level in levels]
 
 
-def merge_levels(model: ContextModel, data: Trajectories) -> list[Level]:
+def merge_levels(model: ContextModel, data: Trajectories) -> list[MergeLevel]:
     """Merge, again and again, the two contexts that lose least; return all levels, the model's own first.
 
     Args:
@@ -101,7 +101,7 @@ def merge_levels(model: ContextModel, data: Trajectories) -> list[Level]:
     return levels
 
 
-def best_merge(model: ContextModel, data: Trajectories) -> Level:
+def best_merge(model: ContextModel, data: Trajectories) -> MergeLevel:
     """Return the level with one context fewer than a model of two or more has."""
     comparison = _Comparison(model, some_episodes(data, _MOST_TRANSITIONS))
     return comparison.level(comparison.merged(comparison.singles))
@@ -130,12 +130,12 @@ class _Comparison:
         if not self.is_closed_form:
             self.columns = {single: own.log_lik[..., single[0]] for single in self.singles}
 
-    def level(self, groups: tuple[Group, ...]) -> Level:
+    def level(self, groups: tuple[Group, ...]) -> MergeLevel:
         """Return a level with what it loses against all contexts."""
         lost = self.evidence(self.singles) - self.evidence(groups)
         error = float(lost.std()) * np.sqrt(len(lost)) / self.data.num_transitions
         is_approximate = not self.is_closed_form and len(groups) < self.model.num_contexts
-        return Level(groups, float(lost.sum()) / self.data.num_transitions, error, is_approximate)
+        return MergeLevel(groups, float(lost.sum()) / self.data.num_transitions, error, is_approximate)
 
     def merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         """Merge the two groups that lose least."""
@@ -233,7 +233,7 @@ def at_level(model: ContextModel, num_contexts: int, data: Trajectories | None =
     return _trained_on(small, data) if data is not None and levels[number].is_approximate else small
 
 
-def _merged_model(model: ContextModel, levels: list[Level], number: int) -> ContextModel:
+def _merged_model(model: ContextModel, levels: list[MergeLevel], number: int) -> ContextModel:
     """Return the model of a level: a merged context takes the slot of its first member."""
     small, level = copy.deepcopy(model), levels[number]
     places = model.slots[torch.as_tensor([group[0] for group in level.groups], device=model.device)]
@@ -260,7 +260,7 @@ def _merged_model(model: ContextModel, levels: list[Level], number: int) -> Cont
     return small
 
 
-def _new_groups(levels: list[Level]) -> list[Group]:
+def _new_groups(levels: list[MergeLevel]) -> list[Group]:
     """Return the group that each merge makes."""
     return [next(iter(set(level.groups) - set(above.groups))) for above, level in itertools.pairwise(levels)]
 

@@ -36,10 +36,11 @@ class FitReport:
             one, scores on held-out data, whether it was taken.
         polish: steps that the last phase took and whether early stopping ended it; empty where there was none.
         search: what the structure search found, and the runs that were left out because nothing was left to explain.
-        levels: the tree of merges (`mbrl_hdp.inference.levels.Level`), the model's own contexts first; empty after a
-            refit.
+        levels: the tree of merges (`mbrl_hdp.inference.levels.MergeLevel`), the model's own contexts first; empty
+            after a refit.
         duration: how long contexts last: name, number of phases of each, how episodes begin, what was compared.
         num_held_out: episodes that the runs were scored on and did not learn from; 0: scored on the data of learning.
+        num_pieces: pieces that few long episodes were cut into, to hold some out; 0: episodes were left whole.
         fit_time_s: seconds that the fit took.
         num_steps: all their transitions; None in models of earlier versions.
     """
@@ -53,5 +54,6 @@ class FitReport:
     levels: list[dict[str, Any]] = field(default_factory=list)
     duration: dict[str, Any] = field(default_factory=dict)
     num_held_out: int = 0
+    num_pieces: int = 0
     fit_time_s: float = 0.0
     num_steps: int | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from mbrl_hdp.settings import setting
+from mbrl_hdp.settings import choice, setting
 
 
 @dataclass
@@ -76,31 +76,27 @@ LITERAL = Schedule("literal", freeze_until=0.0, distil_from=0.0, keep_two_until=
 class FitConfig:
     """Settings of `fit`."""
 
-    recipe: str = setting(
-        "robust",
+    recipe: str = choice(
+        ("robust", "literal"),
         "robust: what finds the contexts on every seed; literal: the paper's text, one run (docs/recipes.md)",
-        choices=("robust", "literal"),
     )
-    start: str = setting(
-        "search",
+    start: str = choice(
+        ("search", "random"),
         "search: from the contexts that a structure search finds, beside random heads, in closed form where the heads "
         "have one (sparse, linear); random: random heads, gradients throughout",
-        choices=("search", "random"),
     )
     num_contexts: int | None = setting(
         None, "number of contexts, where it is known; null: found from the data", at_least=1
     )
-    regions: str = setting(
-        "forbid",
+    regions: str = choice(
+        ("forbid", "allow"),
         "forbid: a context must explain more than state and action could in one larger head; allow: contexts may be "
         "regions of the state space (behaviours and their phases)",
-        choices=("forbid", "allow"),
     )
-    search_again: str = setting(
-        "due",
+    search_again: str = choice(
+        ("due", "always"),
         "when a refit searches its data for other contexts: due (a context would be better as two, and more is known "
         "than at the last search) or always",
-        choices=("due", "always"),
     )
     halves_within_s: float = setting(
         60.0,

@@ -1,7 +1,7 @@
 """Messages over (context, phase) in logarithms, as compiled loops: for sequences that scaled messages cannot carry.
 
-Contexts that are told apart by hundreds of nats a step underflow in `phase_kernels`. Here nothing does; a step costs
-O(K^2 + S) as there, with a logarithm in place of every sum.
+Contexts whose likelihoods differ by hundreds of nats a step underflow in `phase_kernels`. Here nothing does; a step
+costs O(K^2 + S) as there, with a logarithm in place of every sum.
 """
 
 from __future__ import annotations

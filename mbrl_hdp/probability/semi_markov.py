@@ -5,8 +5,8 @@ padding ignored, zero probabilities where no path explains a sequence. Tensors o
 
 Scaled messages are exact here if every context is entered in every step with at least `SMALLEST` and every phase can be
 left (`LEAST_LEAVE`): whatever underflows is then smaller than the paths that enter its context anew in the next step
-and are left together with it. Sequences that break this (contexts that are told apart by hundreds of nats a step) are
-computed again in logarithms (`phase_logs`).
+and are left together with it. Sequences that break this (contexts whose likelihoods differ by hundreds of nats a step)
+are computed again in logarithms (`phase_logs`).
 """
 
 from __future__ import annotations

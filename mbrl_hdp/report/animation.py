@@ -205,9 +205,9 @@ def animate_episode(
     if frame_ms < 20 or frame_ms % 10:
         raise ConfigError(f"frame_ms must be a multiple of 10 from 20 on (GIF's own units), got {frame_ms}")
     length = len(record.episode.obs) - 1
-    stage = _Stage(record, strips, scene or TraceScene(), names, title)
+    canvas = _Canvas(record, strips, scene or TraceScene(), names, title)
     steps = [*range(0, length, -(-length // max_frames)), length]
-    frames = [stage.frame(step) for step in steps]
+    frames = [canvas.frame(step) for step in steps]
     # One palette for all frames, from the last one, which shows every colour: nothing flickers and the file is small.
     palette = frames[-1].quantize(_NUM_COLOURS, method=Image.Quantize.MEDIANCUT)
     entries = palette.getpalette() or []
@@ -219,7 +219,7 @@ def animate_episode(
     return Path(path)
 
 
-class _Stage:
+class _Canvas:
     """The figure that every frame is drawn on: set up once, then moved on."""
 
     def __init__(self, record: Record, strips: ContextTimeline, scene: Scene, names: Sequence[str], title: str) -> None:

@@ -99,7 +99,7 @@ def _words(
         return
     said = [*_map_words(maps[k], maps[usual], scale, names), *_noise_words(noises[k], noises[usual], names)]
     if not said:
-        # Nothing is large beside the usual changes: what is large beside the noise is what tells the two apart.
+        # Nothing is large beside the usual changes: what is large beside the noise is the difference.
         finer = replace(scale, change=_positive(2.0 * np.nan_to_num(noises[usual])))
         said = _map_words(maps[k], maps[usual], finer, names)
     yield from said[:_MOST_WORDS]

@@ -17,17 +17,15 @@ import torch
 from jaxtyping import Bool
 from mbrl.planning.sac_wrapper import SACAgent
 from mbrl.third_party.pytorch_sac_pranz24 import SAC
-from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
 from mbrl_hdp.control.agent import Act, Agent, AgentTask, Epoch, Packed
 from mbrl_hdp.control.replay import BeliefReplay
-from mbrl_hdp.control.state import save_state
+from mbrl_hdp.control.state import load_optimizer, optimizer_state, prefixed, save_state, unprefixed
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp_agents.memory import replay_state, restore_replay, take_in
-from mbrl_hdp_agents.sac import part_of
 from mbrl_hdp_agents.settings import MbrlSacConfig
 
 _METRICS = ("value_loss_1", "value_loss_2", "policy_loss", "temperature_loss", "temperature")
@@ -69,13 +67,12 @@ class MbrlSacAgent(Agent):
         """Return networks, optimisers, temperature and the beliefs of the stored episodes."""
         state: dict[str, Any] = {"num_updates": self.num_updates}
         for name, network in self._networks().items():
-            state |= {f"{name}.{key}": value for key, value in network.state_dict().items()}
+            state |= prefixed(name, network.state_dict())
         for name, optimiser in self._optimisers().items():
-            for number, moments in optimiser.state_dict()["state"].items():
-                state |= {f"{name}.{number}.{key}": value for key, value in moments.items()}
+            state |= prefixed(name, optimizer_state(optimiser))
         if self.config.automatic_entropy_tuning:
             state["log_alpha"] = self.sac.log_alpha
-        return state | {f"replay.{key}": value for key, value in replay_state(self.replay).items()}
+        return state | prefixed("replay", replay_state(self.replay))
 
     def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:  # noqa: ARG002
         """Restore networks, optimisers, temperature and replay buffer.
@@ -86,23 +83,19 @@ class MbrlSacAgent(Agent):
         self.num_updates = state["num_updates"]
         for name, network in self._networks().items():
             try:
-                network.load_state_dict(part_of(state, f"{name}."))
+                network.load_state_dict(unprefixed(state, name))
             except RuntimeError as error:
                 raise CheckpointError(
                     f"the saved {name} of mbrl-lib's SAC has another size; resume with the settings it began with"
                 ) from error
         for name, optimiser in self._optimisers().items():
-            moments: dict[int, dict[str, Tensor]] = {}
-            for key, value in part_of(state, f"{name}.").items():
-                number, _, kind = key.partition(".")
-                moments.setdefault(int(number), {})[kind] = value
-            optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+            load_optimizer(optimiser, unprefixed(state, name))
         if self.config.automatic_entropy_tuning:
             with torch.no_grad():
                 self.sac.log_alpha.copy_(state["log_alpha"])
             if self.num_updates:  # mbrl-lib's first update takes the setting `alpha`
                 self.sac.alpha = self.sac.log_alpha.exp()
-        restore_replay(self.replay, part_of(state, "replay."), data)
+        restore_replay(self.replay, unprefixed(state, "replay"), data)
 
     def export(self, folder: Path, kept: Bool[np.ndarray, " K"] | None) -> None:
         """Write the policy network, without the inputs of spurious contexts; mbrl-lib's `GaussianPolicy` reads it."""

@@ -16,6 +16,7 @@ from mbrl_hdp.control.agent import Act, Agent, AgentTask, Epoch, Packed
 from mbrl_hdp.control.policy import ContextSac
 from mbrl_hdp.control.replay import BeliefReplay
 from mbrl_hdp.control.saving import save_policy
+from mbrl_hdp.control.state import prefixed, unprefixed
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp_agents.memory import replay_state, restore_replay, take_in
@@ -47,19 +48,13 @@ class SacAgent(Agent):
 
     def state_dict(self) -> Mapping[str, Tensor]:
         """Return the policy, and the beliefs of the stored episodes."""
-        parts = {"sac": self.sac.state_dict(), "replay": replay_state(self.replay)}
-        return {f"{name}.{key}": value for name, state in parts.items() for key, value in state.items()}
+        return prefixed("sac", self.sac.state_dict()) | prefixed("replay", replay_state(self.replay))
 
     def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:  # noqa: ARG002
         """Restore policy and replay buffer."""
-        self.sac.load_state_dict(part_of(state, "sac."))
-        restore_replay(self.replay, part_of(state, "replay."), data)
+        self.sac.load_state_dict(unprefixed(state, "sac"))
+        restore_replay(self.replay, unprefixed(state, "replay"), data)
 
     def export(self, folder: Path, kept: Bool[np.ndarray, " K"] | None) -> None:
         """Write the policy, without the inputs of spurious contexts."""
         save_policy(self.sac if kept is None else self.sac.drop_contexts(kept), folder)
-
-
-def part_of(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the entries whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from mbrl_hdp.control.agent import Act, Agent, AgentTask, Epoch, Packed
+from mbrl_hdp.control.state import prefixed, unprefixed
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import torch_generator
 from mbrl_hdp_baselines.features import AngleFeatures
 from mbrl_hdp_baselines.imagination import MeanRollouts, make_mean_planner
 from mbrl_hdp_baselines.settings import ChunkConfig
-from mbrl_hdp_baselines.states import part_of, prefixed
 
 Rows = tuple[Tensor, Tensor]
 
@@ -215,11 +215,11 @@ class ChunkMixture(Agent):
         self.num_fits, self._trained_in = state["num_fits"], state["trained_in"]
         self.components = [copy.deepcopy(self.prior) for _ in range(state["num_components"])]
         for name, found in self._models().items():
-            part = part_of(state, name)
+            part = unprefixed(state, name)
             found.inputs, found.targets = part.pop("data.inputs").clone(), part.pop("data.targets").clone()
             found.load_state_dict(part)
         self._memory = list(zip(state["memory_inputs"], state["memory_targets"], strict=True))
-        self.planner.load_state_dict(part_of(state, "planner"))
+        self.planner.load_state_dict(unprefixed(state, "planner"))
         self.active = self._trained_in
 
     def _models(self) -> dict[str, ChunkModel]:

@@ -13,8 +13,8 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from mbrl_hdp.control.state import load_optimizer, optimizer_state, prefixed, unprefixed
 from mbrl_hdp_baselines.settings import GpmmConfig
-from mbrl_hdp_baselines.states import load_optimizer, optimizer_state, part_of, prefixed
 
 _LEAST_VARIANCE = 1e-3
 _CHOLESKY_UP_TO = 3000
@@ -156,7 +156,7 @@ class GpComponent:
         with torch.no_grad():
             for name, value in self.gp.named_parameters():
                 value.copy_(state[f"gp.{name}"])
-        load_optimizer(self.optimizer, part_of(state, "adam"))
+        load_optimizer(self.optimizer, unprefixed(state, "adam"))
         self.refresh()
 
     @property

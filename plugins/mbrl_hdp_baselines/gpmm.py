@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mbrl_hdp.control.agent import AgentTask
 from mbrl_hdp.control.baseline import Baseline, Vector
+from mbrl_hdp.control.state import prefixed, unprefixed
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.seeding import numpy_generator, torch_generator
 from mbrl_hdp_baselines.counts import AssignmentCounts
@@ -19,7 +20,6 @@ from mbrl_hdp_baselines.features import AngleFeatures
 from mbrl_hdp_baselines.gp import GpComponent
 from mbrl_hdp_baselines.imagination import MeanRollouts, make_mean_planner
 from mbrl_hdp_baselines.settings import GpmmConfig
-from mbrl_hdp_baselines.states import part_of, prefixed
 
 
 class Gpmm(Baseline):
@@ -112,11 +112,11 @@ class Gpmm(Baseline):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.generator.set_state(state["generator"])
-        self.assignment.load_state_dict(part_of(state, "assignment"))
-        self.planner.load_state_dict(part_of(state, "planner"))
+        self.assignment.load_state_dict(unprefixed(state, "assignment"))
+        self.planner.load_state_dict(unprefixed(state, "planner"))
         self.components = [self._new_component() for _ in range(state["num_components"])]
         for number, component in enumerate(self.components):
-            component.load_state_dict(part_of(state, f"component{number}"))
+            component.load_state_dict(unprefixed(state, f"component{number}"))
 
     def _new_component(self) -> GpComponent:
         return GpComponent(self.features.width + self.task.act_dim, self.features.width, self.config)

@@ -20,13 +20,13 @@ from mbrl.util import ReplayBuffer
 from numpy.typing import NDArray
 
 from mbrl_hdp.control.agent import Act, AgentTask, Epoch, Packed
+from mbrl_hdp.control.state import load_optimizer, optimizer_state, prefixed, unprefixed
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import numpy_generator, torch_generator
 from mbrl_hdp_baselines.features import AngleFeatures
 from mbrl_hdp_baselines.pets import EnsembleAgent, WindowModelEnv
 from mbrl_hdp_baselines.settings import MbpoConfig
-from mbrl_hdp_baselines.states import load_optimizer, optimizer_state, part_of, prefixed
 
 Windows = NDArray[np.floating[Any]]
 _METRICS = ("value_loss_1", "value_loss_2", "policy_loss", "temperature_loss", "temperature")
@@ -141,9 +141,9 @@ class Mbpo(EnsembleAgent):
         super().load_state_dict(state, data, model)
         self.num_updates, self.num_epochs = state["num_updates"], state["num_epochs"]
         for name, network in self._networks().items():
-            network.load_state_dict(part_of(state, name))
+            network.load_state_dict(unprefixed(state, name))
         for name, optimizer in self._optimizers().items():
-            load_optimizer(optimizer, part_of(state, name))
+            load_optimizer(optimizer, unprefixed(state, name))
         with torch.no_grad():
             self.sac.log_alpha.copy_(state["log_alpha"])
         if self.num_updates:  # mbrl-lib's first update takes the setting `alpha`

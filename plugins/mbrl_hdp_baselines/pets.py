@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mbrl_hdp.control.agent import Act, Agent, AgentTask, Epoch, Packed
 from mbrl_hdp.control.rewards import RewardFn
+from mbrl_hdp.control.state import load_optimizer, optimizer_state, prefixed, unprefixed
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import numpy_generator, torch_generator
@@ -25,7 +26,6 @@ from mbrl_hdp_baselines.features import AngleFeatures
 from mbrl_hdp_baselines.history import History, transitions
 from mbrl_hdp_baselines.imagination import make_mean_planner, plain_reward
 from mbrl_hdp_baselines.settings import EnsembleConfig, PetsConfig
-from mbrl_hdp_baselines.states import load_optimizer, optimizer_state, part_of, prefixed
 
 
 class WindowModel(mbrl.models.OneDTransitionRewardModel):
@@ -170,8 +170,8 @@ class EnsembleAgent(Agent):
         self.num_fits, self.data = state["num_fits"], data
         self.model.input_normalizer.mean = state["input_mean"].clone()
         self.model.input_normalizer.std = state["input_std"].clone()
-        self.model.model.load_state_dict(part_of(state, "model"))
-        load_optimizer(self.trainer.optimizer, part_of(state, "optimizer"))
+        self.model.model.load_state_dict(unprefixed(state, "model"))
+        load_optimizer(self.trainer.optimizer, unprefixed(state, "optimizer"))
 
 
 class Pets(EnsembleAgent):
@@ -213,4 +213,4 @@ class Pets(EnsembleAgent):
     def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state, data, model)
-        self.planner.load_state_dict(part_of(state, "planner"))
+        self.planner.load_state_dict(unprefixed(state, "planner"))

@@ -15,6 +15,7 @@ from sb3_contrib.common.recurrent.type_aliases import RNNStates
 
 from mbrl_hdp.control.agent import AgentTask
 from mbrl_hdp.control.baseline import Baseline, Vector
+from mbrl_hdp.control.state import load_optimizer, optimizer_state, prefixed, unprefixed
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.seeding import torch_generator
 from mbrl_hdp_baselines.features import AngleFeatures
@@ -22,7 +23,6 @@ from mbrl_hdp_baselines.normaliser import Normaliser
 from mbrl_hdp_baselines.policies import BeliefPolicy, SequencePolicy
 from mbrl_hdp_baselines.sb3 import SpacesOnly, logged, silence
 from mbrl_hdp_baselines.settings import PpoConfig, RnnPpoConfig
-from mbrl_hdp_baselines.states import load_optimizer, optimizer_state, part_of, prefixed
 
 Pair = tuple[Vector, Vector]
 
@@ -142,9 +142,9 @@ class RecurrentPpo(Baseline):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.policy.load_state_dict(part_of(state, "policy"))
-        load_optimizer(self.policy.optimizer, part_of(state, "optimizer"))
-        self.normaliser.load_state_dict(part_of(state, "normaliser"))
+        self.policy.load_state_dict(unprefixed(state, "policy"))
+        load_optimizer(self.policy.optimizer, unprefixed(state, "optimizer"))
+        self.normaliser.load_state_dict(unprefixed(state, "normaliser"))
         self.ppo._n_updates, self._metrics = state["num_updates"], dict(state["metrics"])
         self._stream = state["stream"].clone()
         buffer = self.ppo.rollout_buffer

@@ -10,13 +10,13 @@ import torch
 from stable_baselines3 import SAC
 
 from mbrl_hdp.control.agent import Act, Agent, AgentTask, Epoch, Packed
+from mbrl_hdp.control.state import load_optimizer, optimizer_state, prefixed, unprefixed
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp_baselines.features import AngleFeatures
 from mbrl_hdp_baselines.history import History, transitions
 from mbrl_hdp_baselines.sb3 import SpacesOnly, logged, silence
 from mbrl_hdp_baselines.settings import SacStackConfig
-from mbrl_hdp_baselines.states import load_optimizer, optimizer_state, part_of, prefixed
 
 _METRICS = ("actor_loss", "critic_loss", "ent_coef")
 
@@ -74,11 +74,11 @@ class SacStack(Agent):
     def load_state_dict(self, state: Mapping[str, Any], data: Trajectories, model: ContextModel | None) -> None:  # noqa: ARG002
         """Restore networks, optimisers, temperature and the replay buffer."""
         self.sac._n_updates = state["num_updates"]
-        self.sac.policy.load_state_dict(part_of(state, "policy"))
+        self.sac.policy.load_state_dict(unprefixed(state, "policy"))
         with torch.no_grad():
             self.sac.log_ent_coef.copy_(state["log_ent_coef"])
         for name, optimizer in self._optimizers().items():
-            load_optimizer(optimizer, part_of(state, name))
+            load_optimizer(optimizer, unprefixed(state, name))
         self._store(data)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:

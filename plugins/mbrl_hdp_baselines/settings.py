@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mbrl_hdp.settings import setting
+from mbrl_hdp.settings import choice, setting
 
 
 @dataclass
@@ -94,10 +94,9 @@ class RnnPpoConfig(PpoConfig):
     """RNN-PPO: recurrent PPO whose memory is a belief over a known number of contexts."""
 
     num_contexts: int | None = setting(None, "width of the belief; null for the environment's own number", at_least=1)
-    decoder: str = setting(
-        "softmax",
+    decoder: str = choice(
+        ("softmax", "linear", "none"),
         "how the memory is read: softmax (a belief), linear (any numbers), none (the hidden state itself)",
-        choices=("softmax", "linear", "none"),
     )
 
 

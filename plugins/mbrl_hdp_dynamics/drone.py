@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.layout import ACT, ACT_SQUARE, COSINE, SINE, SMALLEST_COSINE, STATE, StepLayout, columns
 from mbrl_hdp_dynamics.structured import KinematicConfig, StructuredDynamics, require_dimensions, require_dt
@@ -21,10 +21,9 @@ class DroneConfig(KinematicConfig):
     """Settings of `drone`."""
 
     std_floor: float = setting(0.2, "smallest noise std, in units of the target's spread", at_least=0.0, below=1.0)
-    integrate: str = setting(
-        "next",
+    integrate: str = choice(
+        ("next", "current"),
         "velocities that move position and attitude: next (nearer to the simulator) or current (the paper's formula)",
-        choices=("next", "current"),
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mbrl_hdp.inference.density_table import DensityTable
 from mbrl_hdp.inference.dynamics import Act, Obs, Slots
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.delta_mlp import DeltaMlpDynamics
 from mbrl_hdp_dynamics.density import network_table
@@ -27,7 +27,7 @@ _LEAST_SHARE = 1e-6
 class LinearConfig:
     """Settings of `linear`."""
 
-    noise: str = setting("diagonal", "covariance of the noise: diagonal or full", choices=("diagonal", "full"))
+    noise: str = choice(("diagonal", "full"), "covariance of the noise: diagonal or full")
     weight_std: float = setting(1.0, "standard deviation of the Gaussian prior on weights and biases", above=0.0)
     init_std: float = setting(0.1, "standard deviation of the starting weights and biases", above=0.0)
     std_floor: float = setting(1e-3, "smallest noise std, in units of the target's spread", at_least=0.0, below=1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -16,18 +16,7 @@ from torch import Tensor, nn
 
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.density_table import DensityTable
-from mbrl_hdp.inference.dynamics import (
-    Act,
-    ActingContext,
-    BlockAct,
-    BlockContext,
-    BlockObs,
-    ContextDynamics,
-    Obs,
-    Paths,
-    Rollout,
-    Slots,
-)
+from mbrl_hdp.inference.dynamics import Act, Obs, Paths, Rollout, Slots
 from mbrl_hdp.inference.search.features import Factor, Term
 from mbrl_hdp.inference.terms import read_term
 from mbrl_hdp.settings import check_settings, setting
@@ -35,6 +24,7 @@ from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.density import sparse_table
 from mbrl_hdp_dynamics.regression import regress
 from mbrl_hdp_dynamics.scaler import ColumnScaler
+from mbrl_hdp_dynamics.steps import NoiseSource, SteppedDynamics
 from mbrl_hdp_dynamics.term_table import TermTable
 
 NUM_EXAMPLES = 512
@@ -59,7 +49,7 @@ class SparseConfig:
     )  # fmt: skip
 
 
-class SparseDynamics(ContextDynamics):
+class SparseDynamics(SteppedDynamics):
     """Student t densities around weighted sums of features, in double precision.
 
     Attributes:
@@ -100,9 +90,7 @@ class SparseDynamics(ContextDynamics):
         Raises:
             DataError: on rows of the wrong width.
         """
-        for name, rows, width in (("obs", obs, self.obs_dim), ("act", act, self.act_dim)):
-            if rows.shape[-1] != width:
-                raise DataError(f"{name} has {rows.shape[-1]} columns, this model was built for {width}")
+        self._check_rows(obs, act)
         raw = torch.cat([obs, act], -1).to(self.weight.dtype)
         return self.term_scaler(self.table(raw, self.input_scaler(raw)))
 
@@ -135,24 +123,6 @@ class SparseDynamics(ContextDynamics):
     def density_table(self, slots: Slots) -> DensityTable | None:
         """Return the density as arrays."""
         return sparse_table(self, slots)
-
-    def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
-        """Return the expected next observation of every row in its own context."""
-        return self._rows(obs, act, context, None)
-
-    def sample(self, obs: Obs, act: Act, context: ActingContext, generator: torch.Generator | None = None) -> Obs:
-        """Draw the next observation of every row in its own context."""
-        return self._rows(obs, act, context, _TNoise(generator))
-
-    def predict_blocks(self, obs: BlockObs, act: BlockAct, context: BlockContext) -> BlockObs:
-        """Return the expected next observation where all rows of path p are in context[p]; nothing is sorted."""
-        return self._blocks(obs, act, context, None)
-
-    def sample_blocks(
-        self, obs: BlockObs, act: BlockAct, context: BlockContext, generator: torch.Generator | None = None
-    ) -> BlockObs:
-        """Draw the next observation where all rows of path p are in context[p]; nothing is sorted."""
-        return self._blocks(obs, act, context, _TNoise(generator))
 
     def begin_rollout(
         self, obs: Float[Tensor, " S"], paths: Paths, generator: torch.Generator | None = None
@@ -222,9 +192,13 @@ class SparseDynamics(ContextDynamics):
     def _targets(self, obs: Obs, next_obs: Obs) -> Float[Tensor, "batch S"]:
         return self.target_scaler(next_obs.to(self.weight.dtype) - obs.to(self.weight.dtype))
 
-    def _rows(self, obs: Tensor, act: Tensor, context: Tensor, noise: _TNoise | None) -> Tensor:
+    def _step(self, obs: Tensor, act: Tensor, context: Tensor, noise: NoiseSource | None = None) -> Tensor:
         self._check_contexts(context)
         features = self.features(obs, act)
+        change = self._blocks(features, context, noise) if obs.ndim > 2 else self._rows(features, context, noise)
+        return obs + self.target_scaler.undo(change)
+
+    def _rows(self, features: Tensor, context: Tensor, noise: NoiseSource | None) -> Tensor:
         mean = features.new_empty(*features.shape[:-1], self.obs_dim)
         leverage = features.new_zeros(*features.shape[:-1], 1)
         for slot in context.unique().tolist():
@@ -234,18 +208,16 @@ class SparseDynamics(ContextDynamics):
                 leverage[mine] = (features[mine] @ self.factor[slot]).square().sum(-1, keepdim=True)
         if noise is not None:
             variance = self.noise_variance()[context] * (1.0 + leverage)
-            mean = mean + noise.like(mean, variance, self.shape[context][:, None])
-        return (obs + self.target_scaler.undo(mean)).to(obs.dtype)
+            mean = mean + _student_t(noise, mean, variance, self.shape[context][:, None])
+        return mean
 
-    def _blocks(self, obs: Tensor, act: Tensor, context: Tensor, noise: _TNoise | None) -> Tensor:
-        self._check_contexts(context)
-        features = self.features(obs, act.expand(*obs.shape[:2], -1))
+    def _blocks(self, features: Tensor, context: Tensor, noise: NoiseSource | None) -> Tensor:
         mean = features @ self.weight[context]
         if noise is not None:
             leverage = (features @ self.factor[context]).square().sum(-1, keepdim=True)
             variance = self.noise_variance()[context][:, None] * (1.0 + leverage)
-            mean = mean + noise.like(mean, variance, self.shape[context][:, None, None])
-        return (obs + self.target_scaler.undo(mean)).to(obs.dtype)
+            mean = mean + _student_t(noise, mean, variance, self.shape[context][:, None, None])
+        return mean
 
     def _check_contexts(self, context: Tensor) -> None:
         if context.numel() and not 0 <= int(context.min()) <= int(context.max()) < self.max_contexts:
@@ -255,17 +227,11 @@ class SparseDynamics(ContextDynamics):
             )
 
 
-@dataclass(frozen=True)
-class _TNoise:
-    """Where Student t numbers come from."""
-
-    generator: Any
-
-    def like(self, values: Tensor, variance: Tensor, shape: Tensor) -> Tensor:
-        """Draw in the shape of `values`: normal numbers of variances that are themselves inverse gamma."""
-        normal = torch.randn(values.shape, generator=self.generator, dtype=values.dtype, device=values.device)
-        gamma = torch._standard_gamma(shape.expand_as(values).contiguous(), generator=self.generator)
-        return normal * (variance * shape / gamma).sqrt()
+def _student_t(noise: NoiseSource, values: Tensor, variance: Tensor, shape: Tensor) -> Tensor:
+    """Draw in the shape of `values`: normal numbers of variances that are themselves inverse gamma."""
+    normal = noise.like(values)
+    gamma = torch._standard_gamma(shape.expand_as(values).contiguous(), generator=cast(Any, noise.generator))
+    return normal * (variance * shape / gamma).sqrt()
 
 
 def build_sparse(config: SparseConfig, task: TaskSpec) -> SparseDynamics:

@@ -16,24 +16,14 @@ from torch import Tensor, nn
 
 from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.inference.density_table import DensityTable
-from mbrl_hdp.inference.dynamics import (
-    Act,
-    ActingContext,
-    BlockAct,
-    BlockContext,
-    BlockObs,
-    ContextDynamics,
-    Obs,
-    Paths,
-    Rollout,
-    Slots,
-)
+from mbrl_hdp.inference.dynamics import Act, Obs, Paths, Rollout, Slots
 from mbrl_hdp.inference.heads import DEFAULT_SKIP_SHARE, ContextHeads
 from mbrl_hdp.settings import setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.density import network_table
 from mbrl_hdp_dynamics.layout import StepLayout
 from mbrl_hdp_dynamics.scaler import ColumnScaler
+from mbrl_hdp_dynamics.steps import NoiseSource, SteppedDynamics
 
 _LOG_2PI = math.log(2.0 * math.pi)
 # Standard deviation of the log noise std of heads that start near a shared one.
@@ -72,7 +62,7 @@ class KinematicConfig(HeadsConfig):
     dt: float | None = setting(None, "seconds per step; null takes the task's", above=0.0)
 
 
-class StructuredDynamics(ContextDynamics):
+class StructuredDynamics(SteppedDynamics):
     """Per-context networks on scaled features, with a learned noise std per context and target.
 
     The noise is std^2 = floor^2 + exp(2 raw_log_std), in units of the targets' spread; it starts at 1.
@@ -152,36 +142,6 @@ class StructuredDynamics(ContextDynamics):
         """Return the density as arrays where the features can be described by a layout."""
         layout = self.layout()
         return None if layout is None else network_table(self, layout, slots)
-
-    def predict(self, obs: Obs, act: Act, context: ActingContext) -> Obs:
-        """Return the expected next observation of every row in its own context.
-
-        Raises:
-            DataError: on rows of the wrong width or a context that does not exist.
-        """
-        self._check_rows(obs, act)
-        return self._step(obs, act, context).to(obs.dtype)
-
-    def sample(self, obs: Obs, act: Act, context: ActingContext, generator: torch.Generator | None = None) -> Obs:
-        """Draw the next observation of every row in its own context.
-
-        Raises:
-            DataError: on rows of the wrong width or a context that does not exist.
-        """
-        self._check_rows(obs, act)
-        return self._step(obs, act, context, NoiseSource(generator)).to(obs.dtype)
-
-    def predict_blocks(self, obs: BlockObs, act: BlockAct, context: BlockContext) -> BlockObs:
-        """Return the expected next observation where all rows of path p are in context[p]; nothing is sorted."""
-        self._check_rows(obs, act)
-        return self._step(obs, act.expand(*obs.shape[:2], -1), context).to(obs.dtype)
-
-    def sample_blocks(
-        self, obs: BlockObs, act: BlockAct, context: BlockContext, generator: torch.Generator | None = None
-    ) -> BlockObs:
-        """Draw the next observation where all rows of path p are in context[p]; nothing is sorted."""
-        self._check_rows(obs, act)
-        return self._step(obs, act.expand(*obs.shape[:2], -1), context, NoiseSource(generator)).to(obs.dtype)
 
     def layout(self) -> StepLayout | None:
         """Return `features` and `advance` as tables for a compiled rollout; None where they cannot be so described."""
@@ -304,25 +264,6 @@ class StructuredDynamics(ContextDynamics):
                 drawn = torch.randn(len(slots), *value.shape[1:], generator=generator, dtype=value.dtype)
                 value[slots] = self.config.init_std * drawn.to(value.device)
             self.raw_log_std[slots] = 0.5 * math.log1p(-(float(self.std_floor) ** 2))
-
-    def _check_rows(self, obs: Tensor, act: Tensor, next_obs: Tensor | None = None) -> None:
-        for name, rows, width in (("obs", obs, self.obs_dim), ("act", act, self.act_dim), ("next_obs", next_obs, None)):
-            if rows is not None and rows.shape[-1] != (self.obs_dim if width is None else width):
-                raise DataError(
-                    f"{name} has {rows.shape[-1]} columns, this model was built for obs_dim={self.obs_dim} and "
-                    f"act_dim={self.act_dim}"
-                )
-
-
-@dataclass(frozen=True)
-class NoiseSource:
-    """Where standard normal numbers come from."""
-
-    generator: torch.Generator | None
-
-    def like(self, values: Tensor) -> Tensor:
-        """Draw numbers in the shape, dtype and device of `values`."""
-        return torch.randn(values.shape, generator=self.generator, dtype=values.dtype, device=values.device)
 
 
 def require_dimensions(name: str, task: TaskSpec, obs_dim: int, act_dim: int, layout: str) -> None:

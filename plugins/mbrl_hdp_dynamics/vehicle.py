@@ -11,11 +11,12 @@ from torch import Tensor
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.density_table import DensityTable
 from mbrl_hdp.inference.dynamics import Slots
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.density import network_table
 from mbrl_hdp_dynamics.layout import ACT, STATE, StepLayout, columns
-from mbrl_hdp_dynamics.structured import KinematicConfig, NoiseSource, StructuredDynamics, require_dt
+from mbrl_hdp_dynamics.steps import NoiseSource
+from mbrl_hdp_dynamics.structured import KinematicConfig, StructuredDynamics, require_dt
 
 _COLUMNS = 6
 
@@ -27,10 +28,8 @@ class VehicleConfig(KinematicConfig):
     hidden_sizes: list[int] = setting(
         [64], "units of the hidden ReLU layers of every context's network", at_least=1, at_most=16_384
     )
-    density: str = setting(
-        "ego",
-        "cars whose motion enters the context likelihood: ego (the actions move no other car) or all",
-        choices=("ego", "all"),
+    density: str = choice(
+        ("ego", "all"), "cars whose motion enters the context likelihood: ego (the actions move no other car) or all"
     )
 
 

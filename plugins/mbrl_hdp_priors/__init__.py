@@ -10,16 +10,7 @@ from mbrl_hdp_priors.dirichlet import DirichletConfig, DirichletPrior, build_dir
 from mbrl_hdp_priors.hdp import BetaHdpPrior, HdpConfig, HdpPrior, build_hdp
 from mbrl_hdp_priors.mle import MleConfig, MlePrior, build_mle
 
-__all__ = [
-    "BetaHdpPrior",
-    "DirichletConfig",
-    "DirichletPrior",
-    "HdpConfig",
-    "HdpPrior",
-    "MleConfig",
-    "MlePrior",
-    "mbrl_hdp_register_priors",
-]
+__all__ = ["BetaHdpPrior", "DirichletPrior", "HdpPrior", "MlePrior", "mbrl_hdp_register_priors"]
 
 
 @hookimpl

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mbrl_hdp.inference.prior import ContextPrior
 from mbrl_hdp.probability.sticks import stick_fractions, stick_weights
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
 from mbrl_hdp.types import ContextChain, TaskSpec
 from mbrl_hdp_priors.rows import DirichletRowsPrior
 
@@ -29,9 +29,7 @@ class HdpConfig:
         100.0, "pull of every row towards the shared weights (alpha; the paper has 1000, 5000 for the drone)", above=0.0
     )
     stickiness: float | None = setting(None, "extra prior mass on staying (kappa); null means 3K/5", at_least=0.0)
-    top_posterior: str = setting(
-        "point", "q of the top sticks: point estimate (the paper's choice) or beta", choices=("point", "beta")
-    )
+    top_posterior: str = choice(("point", "beta"), "q of the top sticks: point estimate (the paper's choice) or beta")
 
 
 class HdpPrior(DirichletRowsPrior):

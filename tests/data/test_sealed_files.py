@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mbrl_hdp.data.atomic import atomic_path
-from mbrl_hdp.data.manifest import MANIFEST, check_file, check_manifest, hash_of, write_manifest
+from mbrl_hdp.data.manifest import MANIFEST, check_file, check_manifest, data_hash, write_manifest
 from mbrl_hdp.data.plain_files import check_plain_yaml, file_problem, read_json
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, WriteError
@@ -134,8 +134,8 @@ class TestManifest:
             check_file(folder / "run.json")
 
     def test_hashes_do_not_depend_on_order(self):
-        assert hash_of({"a": 1, "b": [1, 2]}) == hash_of({"b": [1, 2], "a": 1})
-        assert hash_of({"a": 1}) != hash_of({"a": 2})
+        assert data_hash({"a": 1, "b": [1, 2]}) == data_hash({"b": [1, 2], "a": 1})
+        assert data_hash({"a": 1}) != data_hash({"a": 2})
 
 
 class TestPlainFiles:

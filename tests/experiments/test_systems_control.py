@@ -49,7 +49,7 @@ def test_the_reward_of_the_environment_is_that_of_imagined_steps(name):
 
 
 def test_a_goal_by_hand():
-    goal = Goal({0: 0.5, 2: 2.0}, targets={2: 1.0}, angles=(0,))
+    goal = Goal({0: 0.5, 2: 2.0}, targets={2: 1.0}, angle_columns=(0,))
     obs = torch.tensor([[2 * np.pi, 9.0, 1.0], [np.pi, 9.0, 1.0], [0.0, 9.0, 3.0]])
     np.testing.assert_allclose(goal.reward(obs)[:, 0], [1.0, 1 / (1 + 4 / 0.25), 0.5], rtol=1e-5)
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import mbrl_hdp
+from mbrl_hdp.cli import main
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
 from mbrl_hdp.errors import CheckpointError, ConfigError, DataError
 from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.inference.alarm import score
+from mbrl_hdp.inference.alarm import DEFAULT_STEPS_PER_ALARM, score
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts, Part
 from mbrl_hdp.inference.slim import without_spurious
@@ -131,3 +132,9 @@ def test_training_on_forgets_the_calibration(model):
 def test_a_rate_that_is_none_is_refused(model):
     with pytest.raises(ConfigError, match="false_alarms_per"):
         model.novelty_alarm(simulate(50, 1), false_alarms_per=1.0)
+
+
+def test_the_command_line_and_the_library_allow_as_many_false_alarms(capsys):
+    with pytest.raises(SystemExit):
+        main(["label", "--help"])
+    assert f"(default {DEFAULT_STEPS_PER_ALARM};" in " ".join(capsys.readouterr().out.split())

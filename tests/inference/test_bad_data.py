@@ -7,6 +7,7 @@ import pytest
 
 from mbrl_hdp import FitConfig, Trajectories, fit
 from mbrl_hdp.errors import DataError, FitError
+from mbrl_hdp.inference.precision import check_precision
 from mbrl_hdp.inference.scoring import align
 
 QUICK = FitConfig(start="random", num_steps=40, num_restarts=1, polish_steps=10, batch_size=50, learning_rate=0.05)
@@ -161,6 +162,12 @@ def test_a_clock_among_the_columns_is_refused_only_when_it_jitters_below_precisi
     jitter = 1e-3 * np.random.default_rng(0).normal(size=clock.shape)
     with pytest.raises(FitError, match=r"obs column 2 .* clock or a counter"):
         quick_fit(Trajectories(np.concatenate([obs, (clock + jitter)[..., None]], -1)))
+
+
+def test_rounding_of_a_steady_clock_is_no_jitter():
+    clock = 1e9 + 0.1 * np.arange(50.0)  # its changes differ by the rounding of double precision alone
+    assert 0.0 < np.diff(clock).std() < 1e-6
+    check_precision(Trajectories(np.stack([clock, clock])[..., None]))
 
 
 def test_values_beyond_single_precision_are_refused():

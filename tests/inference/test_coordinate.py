@@ -73,13 +73,13 @@ def test_it_finds_how_many_which_and_how_they_switch(data, linear_model, dynamic
     assert [run["schedule"] for run in model.report.runs] == ["search", "one context", *["tempered"] * 3]
 
 
-def make_trainer(data, num_slots):
+def make_trainer(data, num_slots, prior="hdp"):
     registry, task = load_registry(), TaskSpec(num_slots, 2, 1, seed=3)
     linear = registry.build_dynamics("linear", task)
     linear.set_normaliser(*(torch.as_tensor(each, dtype=torch.float32) for each in data.transitions()))
-    prior = registry.build_prior("hdp", task, weak_prior().config)
+    chain = registry.build_prior(prior, task, weak_prior().config if prior == "hdp" else None)
     rule = registry.build_distillation("stationary", task)
-    return CoordinateTrainer(prior, linear, rule, EpisodeTensors.of(data), FitConfig(), TEMPERED, torch.Generator())
+    return CoordinateTrainer(chain, linear, rule, EpisodeTensors.of(data), FitConfig(), TEMPERED, torch.Generator())
 
 
 def test_the_first_rounds_are_tempered_less_and_less(monkeypatch):
@@ -139,3 +139,12 @@ def test_one_slot_has_no_chain_to_learn(data):
     model = mbrl_hdp.fit(data, dynamics="linear", max_contexts=1, config=CONFIG, progress=False)
     assert model.num_contexts == 1
     np.testing.assert_array_equal(model.transition, [[1.0]])
+
+
+def test_a_chain_without_natural_steps_follows_its_gradient(data):
+    trainer = make_trainer(data, 2, "mle")
+    truth = torch.as_tensor(empirical_transition(data.context), dtype=torch.float32)
+    before = (trainer.prior.mean_chain().transition - truth).abs().max()
+    known = torch.nn.functional.one_hot(torch.as_tensor(data.context), 2).float()
+    trainer.run_from(known, num_rounds=20, tolerance=0.0)
+    assert float((trainer.prior.mean_chain().transition - truth).abs().max()) < 0.7 * float(before)

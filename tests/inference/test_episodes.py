@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mbrl_hdp import Trajectories
-from mbrl_hdp.inference.episodes import some_episodes
+from mbrl_hdp.inference.episodes import EpisodeTensors, some_episodes
 
 
 @pytest.fixture
@@ -30,3 +30,14 @@ def test_steps_that_were_not_observed_do_not_count(data):
 
 def test_nothing_observed_is_all_of_it(data):
     assert some_episodes(Trajectories(np.full_like(data.obs, np.nan), allow_missing=True), 15).num_episodes == 11
+
+
+def test_a_partial_step_has_a_known_start_and_a_recorded_change():
+    gap = np.nan
+    obs = [[0.0, 0.0], [1.0, gap], [2.0, 2.0], [gap, gap], [4.0, 4.0], [5.0, 5.0], [6.0, 6.0]]
+    act = [[0.1], [0.2], [0.3], [0.4], [gap], [0.6]]
+    data = Trajectories(np.array([obs]), np.array([act]), allow_missing=True)
+    found = EpisodeTensors.of(data)
+    assert found.is_observed.tolist() == [[False] * 5 + [True]]
+    # One column ends; one begins as the mean of its neighbours; no change was seen, twice; the action is not known.
+    assert found.is_partial.tolist() == [[True, True, False, False, False, False]]

@@ -8,7 +8,7 @@ import torch
 
 import mbrl_hdp
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.inference.levels import Level, add_levels, grouped_chain, merge_levels, read_levels
+from mbrl_hdp.inference.levels import MergeLevel, add_levels, grouped_chain, merge_levels, read_levels
 from mbrl_hdp.inference.schedule import FitConfig
 from tests.inference.test_fit import weak_prior, world
 
@@ -142,6 +142,6 @@ def test_chain_of_groups():
 
 
 def test_groups_are_renumbered():
-    fine = Level(((0, 3), (1,), (2,)), 0.25, 0.0, False)
-    coarse = Level(((0, 2, 3), (1,)), 0.75, 0.0, False)
-    assert coarse.coarser_than(fine) == Level(((0, 2), (1,)), 0.5, 0.0, False)
+    fine = MergeLevel(((0, 3), (1,), (2,)), 0.25, 0.0, False)
+    coarse = MergeLevel(((0, 2, 3), (1,)), 0.75, 0.0, False)
+    assert coarse.coarser_than(fine) == MergeLevel(((0, 2), (1,)), 0.5, 0.0, False)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.trajectories import Trajectories
@@ -122,3 +123,10 @@ def test_a_belief_that_is_right_as_often_as_it_says():
     boastful = calibrate(np.stack([np.full_like(share, 0.99), np.full_like(share, 0.01)], -1), truth, [7, 3])
     assert boastful.error == pytest.approx(0.99 - (truth == 7).mean())
     assert calibrate(belief, np.full_like(truth, -1), [7, 3]) is None
+
+
+def test_the_interval_of_a_bin_is_wilsons():
+    belief = np.tile([0.75, 0.25], (1, 10, 1))
+    (found,) = calibrate(belief, np.array([[0] * 6 + [1] * 4]), [0, 1]).bins
+    interval = binomtest(6, 10).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-4)

@@ -34,26 +34,26 @@ class Goal:
     Attributes:
         scales: for every column that counts, the distance at which the reward has fallen to one half.
         targets: where these columns should be; 0 by default.
-        angles: columns whose distance is that of angles, 2 (1 - cos(obs_i - target_i)) in place of the square.
+        angle_columns: columns whose distance is that of angles, 2 (1 - cos(obs_i - target_i)) in place of the square.
     """
 
     scales: Mapping[int, float]
     targets: Mapping[int, float] | None = None
-    angles: tuple[int, ...] = ()
+    angle_columns: tuple[int, ...] = ()
 
     def reward(self, next_obs: Tensor) -> Tensor:
         """Return the rewards `B 1` of next observations `B S`, in (0, 1]."""
         cost = torch.zeros_like(next_obs[..., :1])
         for column, scale in self.scales.items():
             away = next_obs[..., column : column + 1] - (self.targets or {}).get(column, 0.0)
-            square = 2.0 * (1.0 - away.cos()) if column in self.angles else away.square()
+            square = 2.0 * (1.0 - away.cos()) if column in self.angle_columns else away.square()
             cost = cost + square / scale**2
         return 1.0 / (1.0 + cost)
 
 
 # Written down before anything was tried on them.
 GOALS: dict[str, Goal] = {
-    "pendulum": Goal({0: 0.5, 1: 4.0}, angles=(0,)),
+    "pendulum": Goal({0: 0.5, 1: 4.0}, angle_columns=(0,)),
     "two_tanks": Goal({1: 0.3}, {1: 1.5}),
     "unicycle": Goal({0: 0.5, 1: 0.5}),
     "quadrotor_planar": Goal({0: 0.5, 1: 0.5, 2: 0.5}),
