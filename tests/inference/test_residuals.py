@@ -13,6 +13,7 @@ from mbrl_hdp.inference import residual_split
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.residuals import explainable_share, own_residuals
+from mbrl_hdp.inference.search.rows import make_rows
 
 SLOTS = [2, 1]
 
@@ -77,3 +78,11 @@ def test_contexts_are_divided_by_their_own_rows_if_these_are_enough(monkeypatch)
     monkeypatch.setattr(residual_split, "_gain", lambda rows, _: float(len(rows)))
     found = residual_split._split_gains(make_model(3, [0, 1, 2]), Mock(spec=Analysis, data=data, most_likely=labels))
     assert found.tolist() == pytest.approx([0.0, 240 / 450, 150 / 450])
+
+
+@pytest.mark.parametrize(("of_two", "gain"), [(7.0, 0.0), (10.25, 0.25)])
+def test_the_gain_of_a_division_is_that_over_one_head_or_none(of_two, gain, monkeypatch):
+    monkeypatch.setattr(
+        residual_split, "_evidence", lambda _rows, _basis, weight, _: (10.0, of_two)[weight.shape[1] - 1]
+    )
+    assert residual_split._gain(make_rows(make_data(pull, noise=0.1)), 0.1) == gain
