@@ -127,6 +127,16 @@ NEAREST = (
         "mbrl_hdp/inference/levels",
         ("tests/inference/test_levels.py", "tests/inference/test_revisit.py", RECORDS),
     ),
+    ("mbrl_hdp/inference/residuals", ("tests/inference/test_residuals.py",)),
+    (
+        "mbrl_hdp/inference/residual_split",
+        (
+            "tests/inference/test_residuals.py",
+            "tests/inference/test_revisit.py",
+            "tests/inference/test_small_choices.py",
+            RECORDS,
+        ),
+    ),
     (
         "mbrl_hdp/inference/re",
         (
