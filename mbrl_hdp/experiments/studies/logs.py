@@ -16,14 +16,14 @@ SEEDS = (100, 101)
 def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     """Return every log with every seed."""
     names = ("servo_still",) if is_quick else tuple(RECORDINGS)
-    return [{"log": name, "seed": seed} for seed in seeds or SEEDS for name in names]
+    return [{"system": name, "seed": seed} for seed in seeds or SEEDS for name in names]
 
 
 def page(records: list[CellRecord]) -> Page:
     """Show every fit, the wrong ones first."""
     ordered = sorted(records, key=lambda record: (not systems.is_bad(record), record.results["accuracy"]))
     columns = {
-        "log": lambda record: record.settings["log"],
+        "log": lambda record: record.settings["system"],
         "seed": lambda record: record.seed,
         "found/true": lambda record: f"{record.results['found']}/{record.results['true']}",
         "accuracy": lambda record: f"{record.results['accuracy']:.4f}",
@@ -51,7 +51,7 @@ def _first_line(text: str | None) -> str:
 
 def _gates(records: list[CellRecord]) -> list[Gate]:
     planned = {tuple(cell.values()) for cell in cells(None, False)}
-    is_whole = planned <= {(record.settings["log"], record.settings["seed"]) for record in records}
+    is_whole = planned <= {(record.settings["system"], record.settings["seed"]) for record in records}
     good = sum(systems.is_right(record) and is_good(record) for record in records)
     sure = [record for record in records if is_sure(record)]
     right = sum(map(is_good, sure))
