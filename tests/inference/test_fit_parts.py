@@ -14,9 +14,10 @@ from mbrl_hdp.inference import runs as runs_module
 from mbrl_hdp.inference.building import Builder
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.fit import HeldOutScore, choose
+from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.runs import Job, Result, Runs, _continued, refits
-from mbrl_hdp.inference.schedule import PLAIN, POOLED, REFIT, TEMPERED, FitConfig
+from mbrl_hdp.inference.schedule import PLAIN, POOLED, REFIT, SEARCHED, TEMPERED, FitConfig
 from mbrl_hdp.inference.starts import Contexts, Start
 from mbrl_hdp.inference.trainer import RunLength
 
@@ -114,3 +115,12 @@ def test_a_run_confirms_the_search_by_its_labels_not_by_their_number(
     runs.results = [Result(start, model, score, length, 0.0) for start in (searched, random)]
     monkeypatch.setattr(runs_module, "agreement_with", lambda _, others, data: [agreement] * len(others))
     assert runs._is_confirmed(random) is is_confirmed
+
+
+@pytest.mark.parametrize(("num_steps", "taken"), [(1, 1 + 1), (3, 3 + 1), (8, 8 + 4)])
+def test_networks_take_half_as_many_steps_again_after_those_on_labels(build, model, data, num_steps, taken):
+    job = Job(FitConfig(num_steps=num_steps), EpisodeTensors.of(data), None, data)
+    labels = np.eye(2)[np.arange(20).reshape(4, 5) % 2]
+    start = Start("search", build.families[0], SEARCHED, Contexts(labels, np.full((2, 2), 0.5)))
+    with FitProgress(1, num_steps, is_wanted=False) as bar:
+        assert runs_module._train(model, job, start, 0, True, bar).num_steps == taken
