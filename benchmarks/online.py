@@ -194,6 +194,7 @@ def _now() -> tuple[float, float]:
 def page(cases: list[Case], load: tuple[float, ...], is_realtime: bool) -> str:
     """Return the page."""
     how = "with a fixed real-time priority" if is_realtime else "with ordinary priority"
+    busy = "that other programs kept busy " if load[0] > (os.cpu_count() or 1) else ""
     lines = [
         "# The online filter in a control loop",
         "",
@@ -201,7 +202,7 @@ def page(cases: list[Case], load: tuple[float, ...], is_realtime: bool) -> str:
         f"{'--realtime ' if is_realtime else ''}--write`. A loop at 1 kHz,",
         f"{cases[0].num_steps:,} ticks a model; in every tick `online.update(act, obs, out=belief)` and, right after,",
         "the same update by a plain numpy filter of the same model (cart-pole's sizes, two contexts). Microseconds of",
-        f"one update, {how}, on {os.cpu_count()} cores that other programs kept busy (load average {load[0]:.1f}):",
+        f"one update, {how}, on {os.cpu_count()} cores {busy}(load average {load[0]:.1f}):",
         "processor time is what an update costs; the wall clock includes waiting for a core.",
         "",
         "| dynamics | filter | CPU: median | 99 % | 99.9 % | largest | wall: median | 99 % | 99.9 % | largest |",

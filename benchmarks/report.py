@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+Clock = Callable[[], float]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -54,22 +56,33 @@ def time_pair(
 
 
 def paired_row(
-    name: str, ours: Callable[[], object], peer: str, theirs: Callable[[], object], target: float | None, repeats: int
+    name: str,
+    ours: Callable[[], object],
+    peer: str,
+    theirs: Callable[[], object],
+    target: float | None,
+    repeats: int,
+    clock: Clock = time.perf_counter,
 ) -> Row:
     """Time two callables in turns and return the medians, with the median ratio of the pairs."""
-    first, second = time_in_turns([ours, theirs], repeats)
+    first, second = time_in_turns([ours, theirs], repeats, clock=clock)
     paired = statistics.median(other / own for own, other in zip(first, second, strict=True))
     return Row(name, statistics.median(first), peer, statistics.median(second), target, paired=paired)
 
 
-def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int, warm_up: int = 2) -> list[list[float]]:
-    """Return the milliseconds of every run of every function: first one run of each, then the next of each."""
+def time_in_turns(
+    functions: Sequence[Callable[[], object]], repeats: int, warm_up: int = 2, clock: Clock = time.perf_counter
+) -> list[list[float]]:
+    """Return the milliseconds of every run of every function: first one run of each, then the next of each.
+
+    `clock` may be `time.process_time`, which other programs disturb less: they then only share the caches.
+    """
     samples: list[list[float]] = [[] for _ in functions]
     for round_number in range(warm_up + repeats):
         for function, times in zip(functions, samples, strict=True):
-            start = time.perf_counter()
+            start = clock()
             function()
-            elapsed = time.perf_counter() - start
+            elapsed = clock() - start
             if round_number >= warm_up:
                 times.append(1e3 * elapsed)
     return samples

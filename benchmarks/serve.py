@@ -228,14 +228,15 @@ def _soak_words(
 
 def page(loads: list[Load], soaked: dict[str, Any] | None, load_average: Sequence[float]) -> str:
     seconds = min((load.seconds for load in loads), default=0.0)
+    busy = "that other programs kept busy " if load_average[0] > (os.cpu_count() or 1) else ""
     lines = [
         "# Serving: load on the loopback",
         "",
         f"Written by `python -m benchmarks.serve --seconds {seconds:.0f}`. Model: cart-pole, two contexts, compiled "
         "filter, and a SAC",
         "policy; every answer holds belief, filtered distribution, evidence and action. Server and client share",
-        f"{os.cpu_count()} cores that other programs kept busy (load average {load_average[0]:.1f}): upper percentiles",
-        "are those of waiting for a core, twice a request. The server's processor time per step is what a step costs.",
+        f"{os.cpu_count()} cores {busy}(load average {load_average[0]:.1f}): upper percentiles",
+        "include waiting for a core, twice a request. The server's processor time per step is what a step costs.",
         "Latency in milliseconds, as the client sees it; the in-process filter alone: [online](online.md).",
         "",
         "| part | steps | steps/s | median | 99 % | 99.9 % | largest | server CPU, us/step | server memory, MB |",

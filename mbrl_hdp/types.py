@@ -112,6 +112,7 @@ class TaskSpec:
         act_dim: width of an action; 0 where a log has no actions.
         dt: seconds per step, None where unknown.
         seed: seed of the run, for plugins that keep a generator of their own.
+        past: earlier steps whose changes and actions are part of the action (`Trajectories.with_past`); usually 0.
     """
 
     max_contexts: int
@@ -119,6 +120,7 @@ class TaskSpec:
     act_dim: int = 0
     dt: float | None = None
     seed: int = 0
+    past: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from mbrl_hdp.errors import ConfigError, MbrlHdpError
 
@@ -38,6 +38,7 @@ class WorkerError(MbrlHdpError):
     exit_code = 1
 
 
+@runtime_checkable
 class Workers(Protocol):
     """Where calls are carried out."""
 
@@ -53,6 +54,10 @@ class Workers(Protocol):
     def is_lost(self, error: BaseException) -> bool:
         """Return whether an error means that the worker died, not that the call failed."""
         ...
+
+
+# Opens a place where calls are carried out, as `open_workers` does.
+OpenWorkers = Callable[[], AbstractContextManager[Workers]]
 
 
 class ThisProcess:
@@ -124,6 +129,7 @@ class RayCluster:
         import ray
 
         self._ray = ray
+        self._tasks: list[Any] = []
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             ray.init(include_dashboard=False, log_to_driver=False)
@@ -136,7 +142,8 @@ class RayCluster:
     def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
         """Begin a task; `run_side_by_side` repeats it if its worker dies, so Ray itself must not."""
         task = self._ray.remote(num_cpus=1, max_retries=0)(_call_from)
-        future: Future[Result] = task.remote(str(Path.cwd()), function, *args).future()
+        self._tasks.append(task.remote(str(Path.cwd()), function, *args))
+        future: Future[Result] = self._tasks[-1].future()
         return future
 
     def is_lost(self, error: BaseException) -> bool:
@@ -145,7 +152,9 @@ class RayCluster:
         return isinstance(error, failures.RayError) and not isinstance(error, failures.RayTaskError)
 
     def close(self) -> None:
-        """Leave the cluster, unless somebody else joined it before."""
+        """End what is still under way; leave the cluster, unless somebody else joined it before."""
+        for task in self._tasks:
+            self._ray.cancel(task, force=True)
         if self._is_ours:
             self._ray.shutdown()
 
@@ -153,6 +162,18 @@ class RayCluster:
 def _call_from(folder: str, function: Callable[..., Result], *args: Any) -> Result:
     os.chdir(folder)
     return function(*args)
+
+
+def check_place(on: str) -> None:
+    """Raise if there is no such place for calls.
+
+    Raises:
+        ConfigError: if its name is not known, or Ray is not installed.
+    """
+    if on not in PLACES:
+        raise ConfigError(f"work can be done on {' or '.join(PLACES)}, not on {on!r}")
+    if on == RAY and importlib.util.find_spec("ray") is None:
+        raise ConfigError(_RAY_ADVICE)
 
 
 @contextmanager
@@ -166,10 +187,7 @@ def open_workers(on: str = LOCAL, jobs: int = 1) -> Iterator[Workers]:
     Raises:
         ConfigError: if there is no such place, or Ray is not installed.
     """
-    if on not in PLACES:
-        raise ConfigError(f"work can be done on {' or '.join(PLACES)}, not on {on!r}")
-    if on == RAY and importlib.util.find_spec("ray") is None:
-        raise ConfigError(_RAY_ADVICE)
+    check_place(on)
     if on == LOCAL and jobs == 1:
         yield ThisProcess()
         return

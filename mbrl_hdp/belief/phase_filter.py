@@ -40,6 +40,17 @@ class PhaseUpdate:
         _update_rows(rows, seen, *self._chain, self._first, filtered, following)
         return filtered.reshape(belief.shape), following.reshape(belief.shape)
 
+    def into(
+        self,
+        belief: Float[np.ndarray, " S"],
+        log_lik: Float[np.ndarray, " K"],
+        filtered: Float[np.ndarray, " S"],
+        following: Float[np.ndarray, " S"],
+        contexts: Float[np.ndarray, " K"],
+    ) -> None:
+        """Write what a call returns for one belief into arrays, and the next belief by context; allocates nothing."""
+        _update_into(belief, log_lik, *self._chain, self._first, filtered, following, contexts)
+
     @property
     def parts(self) -> list[Float[np.ndarray, ...]]:
         """All numbers of the chain."""
@@ -56,6 +67,17 @@ def _update_rows(belief, log_lik, stay, advance, leave, moves, first, filtered, 
     for row in range(len(belief)):
         _weigh(belief[row], log_lik[row], first, filtered[row])
         _move(filtered[row], stay, advance, leave, moves, first, following[row])
+
+
+@compiled()
+@no_type_check
+def _update_into(belief, log_lik, stay, advance, leave, moves, first, filtered, following, contexts):
+    _weigh(belief, log_lik, first, filtered)
+    _move(filtered, stay, advance, leave, moves, first, following)
+    for k in range(len(contexts)):
+        contexts[k] = 0.0
+        for s in range(first[k], first[k + 1]):
+            contexts[k] += following[s]
 
 
 @compiled()

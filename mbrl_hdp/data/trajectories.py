@@ -284,6 +284,16 @@ class Trajectories:
         names = None if self.names is None else self.names.of_columns(obs, act)
         return Trajectories(**taken, allow_missing=self.allow_missing, names=names)
 
+    def with_actions(self, act: Float[np.ndarray, "N T A"], names: Names | None) -> Trajectories:
+        """Return the same episodes with other actions, of which some may be missing (NaN)."""
+        return Trajectories(**{**self._arrays(), "act": act}, allow_missing=True, names=names)
+
+    def with_past(self, steps: int) -> Trajectories:
+        """Add the changes and actions of the last `steps` steps to every action; see `mbrl_hdp.data.past`."""
+        from mbrl_hdp.data.past import with_past
+
+        return with_past(self, steps)
+
     def _arrays(self) -> dict[str, Any]:
         named = (field.name for field in fields(self) if field.name not in {"allow_missing", "names"})
         return {name: getattr(self, name) for name in named}

@@ -23,13 +23,14 @@ from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import ConfigError, did_you_mean
 from mbrl_hdp.experiments.budget import PROFILES, BudgetConfig, BudgetTable, check_budgets
 from mbrl_hdp.experiments.explain import explain, parse_overrides
-from mbrl_hdp.experiments.fit_settings import TrainFitConfig, UpdateConfig, check_fit
+from mbrl_hdp.experiments.fit_settings import TrainFitConfig, UpdateConfig, WorkersConfig, check_fit
 from mbrl_hdp.experiments.trackers import TENSORBOARD, TRACKERS, check_tracker
 from mbrl_hdp.hooks import KINDS, PluginSpec, Registry, load_registry
 from mbrl_hdp.inference.devices import DEVICES, check_device
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.runtime import RuntimeConfig
 from mbrl_hdp.settings import check_settings, choice, setting
+from mbrl_hdp.workers import check_place
 
 CONFIG_NAME = "main"
 FIT_CONFIG_NAME = "fit"
@@ -106,7 +107,7 @@ class MainConfig(ModelConfig):
 
 
 @dataclass
-class FitMainConfig(ModelConfig, UpdateConfig, LogConfig):
+class FitMainConfig(ModelConfig, UpdateConfig, WorkersConfig, LogConfig):
     """All settings of `mbrl-hdp fit`; `LogConfig` has those of the data's columns."""
 
     dt: float | None = setting(
@@ -114,6 +115,12 @@ class FitMainConfig(ModelConfig, UpdateConfig, LogConfig):
     )
     pca: int | None = setting(
         None, "learn on this many principal components of the observations, for data with many sensors", at_least=1
+    )
+    past: int | None = setting(
+        None,
+        "earlier steps whose changes and inputs are further inputs, for logs in which a part of the state is not "
+        "recorded or an input acts late; null: as many as the data asks for, with dynamics=auto; 0: none",
+        at_least=0,
     )
     out: str = setting("outputs/fit", "folder of the model and its report")
     overwrite: bool = setting(False, "replace an earlier fit in that folder")
@@ -170,9 +177,20 @@ OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
 
 
 def _named(name: str, config: type[Any]) -> type[Any]:
-    """Extend a plugin's settings by their option name, so that `config.yaml` names the plugin."""
+    """Extend a plugin's settings by their option name, so that `config.yaml` names the plugin.
+
+    The class exists in no module, so its settings say how they are made anew in another process.
+    """
     fields = [("name", str, dataclasses.field(default=name))]
-    return dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,))
+    own = {"__reduce__": lambda settings: (_remade, (name, config, vars(settings)))}
+    return dataclasses.make_dataclass(f"{config.__name__}Option", fields, bases=(config,), namespace=own)
+
+
+def _remade(name: str, config: type[Any], values: dict[str, Any]) -> Any:
+    """Return settings of a named option that came from another process."""
+    made = object.__new__(_named(name, config))
+    vars(made).update(values)
+    return made
 
 
 def registry_for(overrides: Sequence[str]) -> Registry:
@@ -304,6 +322,7 @@ def _typed(config: DictConfig, name: str) -> Any:
     check_settings(typed)
     if isinstance(typed, FitMainConfig):
         typed.check()
+        check_place(typed.workers)
     if isinstance(typed, MainConfig):
         check_tracker(typed.tracker)
         check_budgets(typed.env.budgets)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from mbrl_hdp.experiments.explain import parse_overrides
 from mbrl_hdp.experiments.run_folder import check_can_hold
 from mbrl_hdp.hooks import Registry
 from mbrl_hdp.runtime import configure
+from mbrl_hdp.workers import open_workers
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.update import Previous
@@ -174,9 +176,11 @@ def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> Co
         config=typed.fit if before is None else replace(typed.fit, search_again="always"),
         warm_start=None if before is None else before.model,
         dt=log.dt if typed.dt is None else typed.dt,
+        past=typed.past,
         progress=progress,
         registry=job.registry,
         device=typed.device,
+        workers=partial(open_workers, typed.workers, typed.jobs),
     )
     model.names = Names.of(log).of_episodes()
     if aside is not None:

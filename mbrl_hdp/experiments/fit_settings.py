@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.schedule import FitConfig
+from mbrl_hdp.runtime import MAX_THREADS
 from mbrl_hdp.settings import setting
+from mbrl_hdp.workers import LOCAL, PLACES
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.budget import Budget
@@ -41,6 +43,19 @@ class UpdateConfig:
         at_least=0.0,
         below=1.0,
     )
+
+
+@dataclass
+class WorkersConfig:
+    """Settings of `mbrl-hdp fit` about processes that share the work; the model is the same with any of them."""
+
+    workers: str = setting(
+        LOCAL,
+        "where candidates and halves are learned side by side: local (jobs= processes of this machine) or ray (the "
+        "cluster that RAY_ADDRESS names or `ray start` began here, else a new one; docs/cluster.md)",
+        choices=PLACES,
+    )
+    jobs: int = setting(1, "processes side by side, with workers=local", at_least=1, at_most=MAX_THREADS)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.errors import ConfigError, DataError, did_you_mean
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.explain import parse_overrides
-from mbrl_hdp.inference.alarm import DEFAULT_STEPS_PER_ALARM
+from mbrl_hdp.inference.alarm import DEFAULT_STEPS_PER_ALARM, NoveltyAlarm
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.saving import load
@@ -90,19 +90,22 @@ def label_file(
     for note in log.notes:
         print(note, file=sys.stderr)
     found = model.analyse(log.data)
-    course = None if model.novelty is None else model.novelty_alarm(None, false_alarms_per).scan(found)
+    alarm = None if model.novelty is None else model.novelty_alarm(None, false_alarms_per)
+    course = None if alarm is None else alarm.scan(found)
     save_labels(found, Path(out), log, course)
     text = describe(model, found, out)
-    return text if course is None else f"{text}\n{describe_alarms(found, course, false_alarms_per)}"
+    return text if alarm is None or course is None else f"{text}\n{describe_alarms(found, course, alarm)}"
 
 
-def describe_alarms(found: Analysis, course: Course, false_alarms_per: float) -> str:
-    """Return where the novelty alarm was raised, and how many steps it could not judge."""
+def describe_alarms(found: Analysis, course: Course, alarm: NoveltyAlarm) -> str:
+    """Return where the novelty alarm was raised, what its rate rests on, and how many steps it could not judge."""
     raised = np.argwhere(course.is_alarm)
     where = f"; first in episode {raised[0, 0]}, step {raised[0, 1]}" if len(raised) else ""
     outside = 1.0 - course.is_judged[found.data.is_step].mean()
+    per, num_held_out = alarm.false_alarms_per, alarm.calibration.table.num_steps
+    rests = "" if num_held_out >= per else f", extrapolated from {num_held_out:,} held-out steps"
     return (
-        f"novelty alarms: {len(raised)}{where} (false ones: at most one in {false_alarms_per:,.0f} steps on average; "
+        f"novelty alarms: {len(raised)}{where} (false ones: at most one in {per:,.0f} steps on average{rests}; "
         f"{outside:.1%} of the steps lie outside what it was calibrated on and are not judged)"
     )
 
@@ -162,7 +165,7 @@ def _compared(model: ContextModel, found: Analysis) -> str:
     scores = [run["held_out_log_likelihood"] for run in model.report.runs if run.get("taken")]
     if not scores:
         return ""
-    source = "held-out episodes of" if model.report.num_held_out else "the data of"
+    source = "held-out data of" if model.report.num_held_out else "the data of"
     words = f" ({source} the fit, before its last polish: {scores[0]:.4g}"
     is_strange = found.log_likelihood_per_step < scores[0] - max(3.0, abs(scores[0]))
     return words + ("; far lower here: is this the same machine in the same units?)" if is_strange else ")")

@@ -233,6 +233,7 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog, is_alarmed: bool
         config=fit_config(run.config, run.budget, is_first=epoch == 0, is_alarmed=is_alarmed),
         warm_start=run.model,
         dt=run.task.dt,
+        past=0,
         progress=lambda part: log.says(f"{work}, {part}"),
         registry=run.registry,
         device=run.config.device,

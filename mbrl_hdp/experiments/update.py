@@ -14,6 +14,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from mbrl_hdp.data.logs import Log
+from mbrl_hdp.data.pieces import piece_of
 from mbrl_hdp.data.roles import LogConfig
 from mbrl_hdp.data.trajectories import Episode, Trajectories
 from mbrl_hdp.errors import ConfigError, DataError
@@ -102,14 +103,7 @@ def _cut(episode: Episode, share: float) -> tuple[Episode, Episode]:
     """Cut an episode in two; the observation between them belongs to both."""
     length = len(episode.obs) - 1
     place = min(max(round((1.0 - share) * length), 1), length - 1)
-
-    def part(start: int, stop: int) -> Episode:
-        act, context, reward = (
-            None if each is None else each[start:stop] for each in (episode.act, episode.context, episode.reward)
-        )
-        return Episode(episode.obs[start : stop + 1], act, context, reward)
-
-    return part(0, place), part(place, length)
+    return piece_of(episode, 0, place), piece_of(episode, place, length)
 
 
 def remarks(model: ContextModel, is_update: bool) -> list[str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from operator import itemgetter
 
 import numpy as np
 from jaxtyping import Int
@@ -14,6 +17,7 @@ from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.regions import region_share
 from mbrl_hdp.inference.search.rows import make_rows
 from mbrl_hdp.seeding import numpy_generator
+from mbrl_hdp.workers import OpenWorkers, ThisProcess, open_workers, run_side_by_side
 
 # Labels with a smaller adjusted Rand index are not the same.
 SAME_LABELS = 0.9
@@ -66,7 +70,9 @@ def agreement_with(taken: ContextModel, others: Sequence[ContextModel], data: Tr
     return [adjusted_rand(labels, labels if other is taken else other.most_likely(part)) for other in others]
 
 
-def half_agreement(model: ContextModel, data: Trajectories, find: Find, seed: int) -> list[float]:
+def half_agreement(
+    model: ContextModel, data: Trajectories, find: Find, seed: int, open_workers: OpenWorkers = open_workers
+) -> list[float]:
     """Find contexts in each half of the episodes anew; return how far a model's labels agree with both.
 
     Nothing of the model is handed over, so that labels which another choice of episodes would not have brought forth
@@ -77,13 +83,23 @@ def half_agreement(model: ContextModel, data: Trajectories, find: Find, seed: in
         data: episodes that it was learned from.
         find: labels one half; the other may decide between several answers. None where the steps are too few.
         seed: seed of the halves.
+        open_workers: opens a place where the halves are labelled side by side, if `find` can be sent there.
     """
     if data.num_episodes < FEWEST_EPISODES:
         return []
     order = numpy_generator(seed, "halves").permutation(data.num_episodes)
     one, two = (data.select(np.sort(part)) for part in np.array_split(order, 2))
-    found = [(half, find(half, other)) for half, other in ((one, two), (two, one))]
-    return [adjusted_rand(model.most_likely(half), labels) for half, labels in found if labels is not None]
+    halves = {0: (one, two), 1: (two, one)}
+    can_be_sent = isinstance(find, partial)  # another function has hold of this process's plugins
+    with open_workers() if can_be_sent else nullcontext(ThisProcess()) as workers:
+        found = sorted(run_side_by_side(workers, partial(_find_half, find, halves), halves), key=itemgetter(0))
+    return [adjusted_rand(model.most_likely(halves[k][0]), labels) for k, labels in found if labels is not None]
+
+
+def _find_half(
+    find: Find, halves: dict[int, tuple[Trajectories, Trajectories]], number: int
+) -> Int[np.ndarray, "N T"] | None:
+    return find(*halves[number])
 
 
 def shares_by_context(model: ContextModel, data: Trajectories, structure: Structure) -> list[float]:

@@ -31,10 +31,12 @@ class Builder:
         dt: float | None,
         seed: int,
         recipe: Recipe,
+        past: int = 0,
     ) -> None:
         self.registry, self.seed, self.recipe = registry, seed, recipe
         self.sizes: dict[str, Any] = {
-            "max_contexts": max_contexts, "obs_dim": data.obs_dim, "act_dim": data.act_dim, "dt": dt
+            "max_contexts": max_contexts, "obs_dim": data.obs_dim, "act_dim": data.act_dim, "dt": dt,
+            "past": past,
         }  # fmt: skip
         self.prior, dynamics, self.distillation = (
             self._part(kind, part) for kind, part in zip(("prior", "dynamics", "distillation"), parts, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import torch
 from jaxtyping import Int
 
 from mbrl_hdp.data.arrays import as_trajectories
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.hooks import Registry, load_registry
 from mbrl_hdp.inference.agreement import Find, half_agreement, shares_by_context
+from mbrl_hdp.inference.arrangement import Arranged, with_contexts
 from mbrl_hdp.inference.building import Builder, build_model
 from mbrl_hdp.inference.choice import HeldOutScore, choose, held_out_score
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
@@ -31,15 +34,13 @@ from mbrl_hdp.inference.runs import Job, Runs, length_entry, polish, refits
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.stages import heard_by
-from mbrl_hdp.inference.starts import informed
+from mbrl_hdp.inference.starts import NOISE_LEVELS, SeveralDynamics, informed
 from mbrl_hdp.inference.structure import search_structure
 from mbrl_hdp.seeding import sub_seed
 from mbrl_hdp.settings import check_settings
+from mbrl_hdp.workers import OpenWorkers, open_workers
 
 __all__ = ["HeldOutScore", "build_model", "choose", "fit", "held_out_score"]
-
-# With fewer episodes none is kept aside.
-FEWEST_TO_SPLIT = 20
 
 
 def fit(
@@ -55,9 +56,11 @@ def fit(
     warm_start: ContextModel | None = None,
     reset: str | None = None,
     dt: float | None = None,
+    past: int | None = None,
     progress: bool | Callable[[str], None] = True,
     registry: Registry | None = None,
     device: str = "auto",
+    workers: OpenWorkers = open_workers,
 ) -> ContextModel:
     """Learn a context model from trajectories.
 
@@ -78,9 +81,14 @@ def fit(
         reset: with `warm_start`: "chain" keeps the networks and opens the chain again, so that new contexts can move
             into free slots.
         dt: seconds per step, for transition models that integrate positions.
+        past: earlier steps whose changes and actions are further inputs (`Trajectories.with_past`), for data in which a
+            part of the state is not recorded or an input acts late. None: with dynamics auto as many as the search
+            finds worth it, usually 0. `warm_start` keeps its own.
         progress: show a bar, or lines where there is no terminal; a function is called with every line instead.
         registry: plugins to choose from; all installed ones by default.
         device: where it is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small).
+        workers: opens a place where candidates are trained side by side, as in `partial(open_workers, "ray")` or
+            `partial(open_workers, jobs=2)` of `mbrl_hdp.workers`; by default this process. The model is the same.
 
     Returns:
         The model of the best run, distilled, on the CPU.
@@ -96,16 +104,24 @@ def fit(
     config = recipe.settle(config)
     check_device(device)
     data = as_trajectories(data, warm_start.names if warm_start else None)
+    names = data.names
     check_learnable(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
     lasting = duration_part(registry, duration, warm_start)
     warm_start = without_phases(warm_start)
-    build = Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe)
+    structure = None
+    if warm_start is None:
+        steps = 0 if past is None and not _is_auto(registry, dynamics) else past
+        arranged, structure = with_contexts(
+            data, steps, config.holdout, seed, lambda train: _shown_search(train, config, max_contexts, progress)
+        )
+    else:
+        arranged = Arranged.of(warm_start.with_past(data), 0, config.holdout, seed, is_refit=True)
+    data, train, held_out = arranged.data, arranged.train, arranged.held_out
+    build = Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe, arranged.past)
     families = [warm_start.parts.dynamics] if warm_start else build.families
     place = resolve_device(device, lambda: has_small_networks((warm_start or build(0, families[-1])).dynamics))
-    train, held_out = _hold_out(data, config.holdout, seed)
     job = Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place), held_out)
-    structure = _shown_search(train, config, max_contexts, progress) if warm_start is None else None
     if warm_start is None:
         families = [informed(part, structure, data.obs_dim) for part in families]
         starts = [start for part in families for start in build.starts(part, structure, config)]
@@ -114,26 +130,20 @@ def fit(
     runs = Runs(job, build, warm_start, reset, seed, place)
     num_steps = len(starts) * config.num_steps + config.polish_steps
     with FitProgress(len(starts), num_steps, progress is True, tell=progress) as bar:
-        for start in starts:
-            runs.take(start, bar)
+        runs.take_all(starts, bar, workers)
         again = _revisited(runs, train, config, bar)
-        for start in again.starts:
-            runs.take(start, bar)
+        runs.take_all(again.starts, bar, workers)
         best = runs.choose()
         model = runs.results[best].model
-        polished: dict[str, Any] = {}
-        if recipe.is_polished:
-            whole = Job(config, EpisodeTensors.of(data, device=place), None, held_out)
-            report = bar.start_run(POLISH, config.polish_steps)
-            length = polish(model, whole, sub_seed(seed, "polish"), report, config.polish_steps)
-            bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
-            polished = length_entry(length)
-    found = _search_entry(structure or again.structure, runs, model, train) | again.entry
+        polished = _polished(model, data, held_out, runs, bar) if recipe.is_polished else {}
+    found = _search_entry(structure or again.structure, runs, model, arranged) | again.entry
     if warm_start is not None:
         found["new_contexts"] = np.flatnonzero(~warm_start.kept[model.slots.cpu().numpy()]).tolist()
     if structure is not None and structure.time_s <= config.halves_within_s:
         with search_progress("last checks", progress):
-            found["half_agreement"] = half_agreement(model, train, _route(runs, best, config, max_contexts), seed)
+            found["half_agreement"] = half_agreement(
+                model, train, _route(runs, best, config, max_contexts), seed, workers
+            )
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -143,8 +153,9 @@ def fit(
         polish=polished,
         search=found,
         num_held_out=0 if held_out is train else held_out.num_episodes,
+        num_pieces=arranged.num_pieces,
     )
-    model = _named(model, data).to("cpu")
+    model = _named(model, names).to("cpu")
     if warm_start is None:
         add_levels(model, data)
     learn_duration(model, data, lasting, registry)
@@ -152,10 +163,28 @@ def fit(
     return model
 
 
-def _named(model: ContextModel, data: Trajectories) -> ContextModel:
+def _polished(
+    model: ContextModel, data: Trajectories, held_out: Trajectories, runs: Runs, bar: FitProgress
+) -> dict[str, Any]:  # fmt: skip
+    """Train the chosen run on, with all episodes; return what the fit's report says about it."""
+    config = runs.job.config
+    whole = Job(config, EpisodeTensors.of(data, device=runs.place), None, held_out)
+    report = bar.start_run(POLISH, config.polish_steps)
+    length = polish(model, whole, sub_seed(runs.seed, "polish"), report, config.polish_steps)
+    bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+    return length_entry(length)
+
+
+def _named(model: ContextModel, names: Names | None) -> ContextModel:
     """Let a model know the names of its columns; a refit on data without names keeps those it has."""
-    model.names = model.names if data.names is None else data.names.of_episodes()
+    model.names = model.names if names is None else names.of_episodes()
     return model
+
+
+def _is_auto(registry: Registry, dynamics: str | Part) -> bool:
+    """Return whether the transition model is chosen by the data: it can then take any inputs."""
+    config = dynamics.config if isinstance(dynamics, Part) else registry.get("dynamics", dynamics).spec.config()
+    return isinstance(config, SeveralDynamics)
 
 
 def _searched(train: Trajectories, config: FitConfig, max_contexts: int) -> Structure | None:
@@ -193,14 +222,21 @@ def _search(data: Trajectories, config: FitConfig, max_contexts: int) -> Structu
 def _route(runs: Runs, best: int, config: FitConfig, max_contexts: int) -> Find:
     """Return how the contexts of a run are found anew in other episodes: in the way in which that run found them."""
 
-    def searched(half: Trajectories, _: Trajectories) -> Int[np.ndarray, "N T"] | None:
-        found = _search(half, config, max_contexts)
-        return None if found is None else found.labels
-
     def trained(half: Trajectories, other: Trajectories) -> Int[np.ndarray, "N T"]:
         return runs.again(best, half, other).most_likely(half)
 
-    return trained if runs.repeats(best) else searched
+    is_noise = runs.results[best].start.name == NOISE_LEVELS
+    return trained if runs.repeats(best) else partial(_labels_by_search, config, max_contexts, is_noise)
+
+
+def _labels_by_search(
+    config: FitConfig, max_contexts: int, is_noise: bool, half: Trajectories, _: Trajectories
+) -> Int[np.ndarray, "N T"] | None:
+    """Return the labels that a search finds, those of its levels of noise where the run to judge started from these."""
+    found = _search(half, config, max_contexts)
+    if found is not None and found.noise_levels is not None and is_noise:
+        return np.where(found.labels >= 0, found.noise_levels.probability.argmax(-1), -1)
+    return None if found is None else found.labels
 
 
 def _revisited(runs: Runs, train: Trajectories, config: FitConfig, bar: FitProgress) -> Revisit:
@@ -222,18 +258,6 @@ def _revisited(runs: Runs, train: Trajectories, config: FitConfig, bar: FitProgr
             build=lambda part: runs.build.again(before, part),
             is_forced=config.search_again == "always" or runs.reset is not None,
         )
-
-
-def _hold_out(data: Trajectories, share: float, seed: int) -> tuple[Trajectories, Trajectories]:
-    """Split off held-out episodes; with too few to spare, runs are scored on the data they were trained on.
-
-    One or two episodes say less about which run is right than all the others do about themselves.
-    """
-    count = round(share * data.num_episodes)
-    if count < 1 or data.num_episodes < FEWEST_TO_SPLIT:
-        return data, data
-    held_out, train = data.split([count, data.num_episodes - count], seed=sub_seed(seed, "hold out"))
-    return train, held_out
 
 
 def _aside(train: Trajectories, held_out: Trajectories, device: torch.device) -> EpisodeTensors | None:
@@ -263,14 +287,15 @@ def check_learnable(data: Trajectories, warm_start: ContextModel | None, reset: 
     if not (changes > 0).any():
         raise FitError("no observation ever changes in a way that varies; there is nothing to learn from this data")
     check_precision(data)
-    if warm_start is not None and (warm_start.task.obs_dim, warm_start.task.act_dim) != (data.obs_dim, data.act_dim):
+    given = data if warm_start is None else warm_start.with_past(data)
+    if warm_start is not None and (warm_start.task.obs_dim, warm_start.task.act_dim) != (given.obs_dim, given.act_dim):
         raise FitError(
             f"warm_start was learned on {warm_start.task.obs_dim} observations and {warm_start.task.act_dim} actions a "
             f"step; this data has {data.obs_dim} and {data.act_dim}"
         )
 
 
-def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, train: Trajectories) -> dict[str, Any]:
+def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, arranged: Arranged) -> dict[str, Any]:
     """Return what the fit's report says about the search."""
     if structure is None:
         return {}
@@ -280,9 +305,10 @@ def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, 
         "num_features": len(structure.features),
         "evidence": structure.evidence,
         "regions": [float(share) for share in structure.regions],
-        "context_regions": shares_by_context(model, train, structure),
+        "context_regions": shares_by_context(model, arranged.train, structure),
         "verdicts": verdicts,
         "cpu_time_s": structure.time_s,
         "skipped": runs.skipped,
         "refused": runs.refused,
+        "past_gain": arranged.past_gain,
     }

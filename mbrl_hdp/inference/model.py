@@ -17,6 +17,7 @@ from torch import Tensor
 from mbrl_hdp.belief.phase_filter import PhaseUpdate
 from mbrl_hdp.data.arrays import as_trajectories
 from mbrl_hdp.data.names import Names
+from mbrl_hdp.data.past import past_width
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
@@ -193,13 +194,19 @@ class ContextModel(mbrl.models.Model):
         Raises:
             DataError: if the data has other columns than the model was learned on; named ones may be in any order.
         """
-        data = as_trajectories(data, self.names)
+        data = self.with_past(as_trajectories(data, self.names))
         if (data.obs_dim, data.act_dim) != (self.task.obs_dim, self.task.act_dim):
             raise DataError(
                 f"the model was learned on {self.task.obs_dim} observations and {self.task.act_dim} actions a step; "
                 f"this data has {data.obs_dim} and {data.act_dim}"
             )
         return Analysis.of(data, self.states or self._chain, self.dynamics, self.slots)
+
+    def with_past(self, data: Trajectories) -> Trajectories:
+        """Add the past to data that was recorded step by step, where the model looks at it."""
+        steps = self.task.past
+        is_plain = past_width(data.obs_dim, data.act_dim, steps) == self.task.act_dim
+        return data.with_past(steps) if steps and is_plain else data
 
     def filter(self, data: Any) -> Float[np.ndarray, "N T k"]:
         """Return p(context[t] | obs up to t+1, acts up to t); NaN beyond an episode's end."""

@@ -209,13 +209,16 @@ class PhaseFilter(OnlineFilter):
     """The same for contexts with phases: it knows how long a context has lasted; `belief` is by context.
 
     Densities belong to contexts, so that `filtered` and the evidence are those of the belief by context; only the move
-    along the chain needs the phases (and allocates).
+    along the chain needs the phases.
     """
 
     def __init__(self, update: PhaseUpdate, log_lik: LogLik | CompiledRow) -> None:
-        self._phases, self._states = update, update.initial.copy()
+        self._phases = update
+        self._states, self._next_states, self._filtered_states = (update.initial.copy() for _ in range(3))
         initial = update.contexts(update.initial)
         super().__init__(initial, np.eye(len(initial)), log_lik)
+        self._move_states(np.zeros_like(initial))  # compile now, not in the first step of a control loop
+        self._begin()
 
     @property
     def states(self) -> Float[np.ndarray, " S"]:
@@ -236,16 +239,19 @@ class PhaseFilter(OnlineFilter):
             raise DataError("the state of this online filter has no 'states': contexts of this model have phases")
         states = self._distribution(state["states"], "states", len(self._states))
         super().restore(state)
-        self._states = states
+        self._states[:] = states
 
     def _move(self) -> None:
         super()._move()
-        _, self._states = self._phases(self._states, self._densities)
-        self._belief[:] = self._phases.contexts(self._states)
+        self._move_states(self._densities)
+
+    def _move_states(self, densities: Vector) -> None:
+        self._phases.into(self._states, densities, self._filtered_states, self._next_states, self._belief)
+        self._states, self._next_states = self._next_states, self._states
 
     def _begin(self) -> None:
         super()._begin()
-        self._states = self._phases.initial.copy()
+        self._states[:] = self._phases.initial
 
     def _fingerprint(self) -> str:
         return hashlib.sha256(b"".join(part.tobytes() for part in self._phases.parts)).hexdigest()[:16]

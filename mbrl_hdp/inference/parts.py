@@ -40,6 +40,7 @@ class FitReport:
             after a refit.
         duration: how long contexts last: name, number of phases of each, how episodes begin, what was compared.
         num_held_out: episodes that the runs were scored on and did not learn from; 0: scored on the data of learning.
+        num_pieces: pieces that few long episodes were cut into, to hold some out; 0: episodes were left whole.
         fit_time_s: seconds that the fit took.
         num_steps: all their transitions; None in models of earlier versions.
     """
@@ -53,5 +54,6 @@ class FitReport:
     levels: list[dict[str, Any]] = field(default_factory=list)
     duration: dict[str, Any] = field(default_factory=dict)
     num_held_out: int = 0
+    num_pieces: int = 0
     fit_time_s: float = 0.0
     num_steps: int | None = None

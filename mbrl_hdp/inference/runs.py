@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,9 @@ from mbrl_hdp.inference.search.search import FORBID
 from mbrl_hdp.inference.starts import Start, plan_starts
 from mbrl_hdp.inference.trainer import Report, RunLength, Trainer
 from mbrl_hdp.inference.warm_up import warm_up
+from mbrl_hdp.runtime import configure
 from mbrl_hdp.seeding import sub_seed, torch_generator
+from mbrl_hdp.workers import OpenWorkers, ThisProcess, Workers, run_side_by_side
 
 # Networks are not tried where they could explain less than this of what closed-form heads leave over.
 _LEAST_EXPLAINABLE = 0.03
@@ -54,6 +57,44 @@ class Job:
     data: EpisodeTensors
     aside: EpisodeTensors | None
     held_out: Trajectories
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A run that has not begun: all that another process needs to train it.
+
+    Attributes:
+        number: its place in the order in which runs are judged.
+        start: what it starts from.
+        model: its model before training.
+        job: what it is trained and scored on.
+        seed: its own seed.
+        from_scratch: whether no earlier model stands behind it.
+    """
+
+    number: int
+    start: Start
+    model: ContextModel
+    job: Job
+    seed: int
+    from_scratch: bool
+
+    def train(self, bar: FitProgress) -> Result | DivergenceError:
+        """Train and score it; an error that the other runs may not meet is returned."""
+        began = time.perf_counter()
+        try:
+            length = _train(self.model, self.job, self.start, self.seed, self.from_scratch, bar)
+            score = held_out_score(self.model, self.job.held_out)
+        except DivergenceError as error:
+            return error
+        return Result(self.start, self.model, score, length, time.perf_counter() - began)
+
+
+def _train_apart(candidate: Candidate) -> Result | DivergenceError:
+    """Train a candidate in another process."""
+    configure()
+    with FitProgress(1, candidate.job.config.num_steps, is_wanted=False) as bar:
+        return candidate.train(bar)
 
 
 @dataclass(frozen=True)
@@ -109,33 +150,87 @@ class Runs:
         self._diverged: list[str] = []
         self._number = self.first
 
+    def take_all(self, starts: Sequence[Start], bar: FitProgress, open_workers: OpenWorkers) -> None:
+        """Train candidates, side by side where there are workers; the result is that of one after the other.
+
+        Whether a candidate is needed depends on those before it, so all are judged in their order. A free worker begins
+        the next one before that is known; what turns out to be needless is dropped.
+        """
+        if not starts:
+            return
+        with open_workers() as workers:
+            if isinstance(workers, ThisProcess):
+                for start in starts:
+                    self.take(start, bar)
+            else:
+                self._take_apart(starts, bar, workers)
+
+    def _take_apart(self, starts: Sequence[Start], bar: FitProgress, workers: Workers) -> None:
+        waiting = [self._candidate(self._number + place, start) for place, start in enumerate(starts)]
+        finished: dict[int, Result | DivergenceError] = {}
+        is_needed: dict[int, bool] = {}
+
+        def judge() -> None:
+            while waiting:
+                first = waiting[0]
+                if first.number not in is_needed:  # all before it are judged now
+                    is_needed[first.number] = not self._is_left_out(first.start)
+                if is_needed[first.number]:
+                    if first.number not in finished:
+                        return
+                    bar.start_run(first.start.name, first.job.config.num_steps)
+                    self._judge(finished.pop(first.number), bar)
+                waiting.pop(0)
+                self._number += 1
+
+        def may_start(candidate: Candidate) -> bool:
+            judge()
+            return any(each is candidate for each in waiting)
+
+        for candidate, result in run_side_by_side(workers, _train_apart, list(waiting), may_start):
+            finished[candidate.number] = result
+            judge()
+            if not waiting:
+                return
+        judge()
+
     def take(self, start: Start, bar: FitProgress) -> None:
         """Train a candidate, unless nothing is left for it to explain; one that diverges is left out."""
         number, self._number = self._number, self._number + 1
+        if not self._is_left_out(start):
+            self._judge(self._candidate(number, start).train(bar), bar)
+
+    def _is_left_out(self, start: Start) -> bool:
+        """Return whether a candidate need not be trained, and note why."""
         if self._cannot_be_judged(start):
-            return
-        if self._is_needless(start):
+            return True
+        is_needless = self._is_needless(start)
+        if is_needless:
             self.skipped.append(f"{start.dynamics.name} ({start.name})")
-            return
+        return is_needless
+
+    def _candidate(self, number: int, start: Start) -> Candidate:
         if start.model is not None:
             model = copy.deepcopy(start.model).to(self.place)
         elif self.warm_start is None:
             model = self.build(number, start.dynamics).to(self.place)
         else:
             model = _continued(self.warm_start, self.reset, self.build).to(self.place)
-        began = time.perf_counter()
-        try:
-            length = _train(model, self.job, start, sub_seed(self.seed, "run", number), self.warm_start is None, bar)
-            score = held_out_score(model, self.job.held_out)
-        except DivergenceError as error:  # the other runs may do better
-            self._diverged.append(str(error))
+        seed = sub_seed(self.seed, "run", number)
+        return Candidate(number, start, model, self.job, seed, self.warm_start is None)
+
+    def _judge(self, result: Result | DivergenceError, bar: FitProgress) -> None:
+        """Keep a finished run, unless it diverged or what it found is not believed."""
+        if isinstance(result, DivergenceError):  # the other runs may do better
+            self._diverged.append(str(result))
             return
-        bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
+        start, model = result.start, result.model
+        bar.end_run(model.num_contexts, result.length.num_steps, result.length.is_stopped)
         doubt = self._doubt(start, model)
         if doubt:
             self.refused.append(f"{start.dynamics.name} ({start.name}): {_counted(model.num_contexts)}, but {doubt}")
             return
-        self.results.append(Result(start, model, score, length, time.perf_counter() - began))
+        self.results.append(result)
 
     def choose(self) -> int:
         """Return the number of the best run.

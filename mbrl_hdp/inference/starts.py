@@ -18,6 +18,8 @@ from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.terms import term_texts
 from mbrl_hdp.types import ContextChain
 
+# Name of the start from calm and rough times of one context.
+NOISE_LEVELS = "noise levels"
 # Sines of a column at these frequencies, in its own units, make it an angle in radians.
 _ANGLE_TURNS = (1.0, 2.0)
 
@@ -132,7 +134,8 @@ def plan_starts(
 ) -> list[Start]:
     """Return the candidates of one transition model.
 
-    Heads with a closed form start from the contexts of the search, as one context, and `fit.num_restarts` times from
+    Heads with a closed form start from the contexts of the search, as one context or from the levels of noise of the
+    only one, and `fit.num_restarts` times from
     random heads; where several transition models are compared, those with chosen features leave the last out, which
     would take long. Other heads start from the contexts of the search and from random heads, `fit.num_restarts`
     runs in all. Without a search all start from random heads.
@@ -147,6 +150,9 @@ def plan_starts(
     if not has_closed_form:
         return [found, *at_random[: config.num_restarts - 1]]
     starts = [found]
+    if structure.noise_levels is not None:
+        levels = structure.noise_levels
+        starts.append(Start(NOISE_LEVELS, part, SEARCHED, Contexts(levels.probability, levels.transition)))
     if structure.num_contexts > 1:
         everywhere = structure.probability.sum(-1, keepdims=True)
         starts.append(Start("one context", part, SEARCHED, Contexts(everywhere, np.ones((1, 1)))))

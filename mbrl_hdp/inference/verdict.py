@@ -105,7 +105,7 @@ def _assurance(found: Found) -> tuple[str, str]:
     """Return level and reason where nothing speaks against the contexts."""
     halves = found["half_agreement"]
     if len(halves) < 2:
-        return FAIRLY_SURE, f"but this was not checked on halves of the episodes: {_no_halves(found)}"
+        return FAIRLY_SURE, f"but this was not checked on halves of the data: {_no_halves(found)}"
     regions = [share for share in found["regions"] if share is not None and share > REGION]
     if regions:
         return FAIRLY_SURE, (
@@ -113,13 +113,13 @@ def _assurance(found: Found) -> tuple[str, str]:
         )
     num_good = len(_good_runs(found))
     return SURE, (
-        f"since models learned from either half of the episodes alone label the steps alike (adjusted Rand index at "
+        f"since models learned from either half of the data alone label the steps alike (adjusted Rand index at "
         f"least {min(halves):.2f})" + ("" if num_good == 1 else f", and so do the {num_good} best runs")
     )
 
 
 def _no_halves(found: Found) -> str:
-    """Return why contexts were not searched for in halves of the episodes."""
+    """Return why contexts were not searched for in halves of the data."""
     count = found["num_episodes"]
     if count < FEWEST_EPISODES:
         return f"{'1 episode is' if count == 1 else f'{count} episodes are'} too few (it takes {FEWEST_EPISODES})"
@@ -190,7 +190,7 @@ def _halves_differ(found: Found) -> Iterator[tuple[str, str]]:
     halves = found["half_agreement"]
     if halves and min(halves) < SAME_LABELS:
         yield (
-            f"a model learned from half of the episodes labels the steps differently (adjusted Rand index "
+            f"a model learned from half of the data labels the steps differently (adjusted Rand index "
             f"{min(halves):.2f})",
             "record more, or look at the levels below",
         )

@@ -3,7 +3,8 @@
 Tensors in, tensors out. A batch of B sequences, padded to T steps, enters as `log_lik[b, t, k]`, the log-likelihood of
 step t in context k. The first acting context is drawn from `chain.initial`. In all functions
 
-- sums run in float64 whatever comes in; results have `log_lik`'s dtype and device, gradients those of their tensor;
+- sums run in float64 whatever comes in (with more than 60 contexts, float32 `log_lik` and no tiny entries in the chain
+  those over contexts run in float32); results have `log_lik`'s dtype and device, gradients those of their tensor;
 - `log_lik` may hold -inf (a masked context, an impossible observation); a step of zeros carries no information;
 - rows of the chain may sum to less than one (masked contexts): the evidence is then that of the surviving paths;
 - whatever lies beyond a sequence's length is ignored, NaN included; results are zero there (-1 for paths);

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mbrl_hdp.probability import batched
 from mbrl_hdp.probability.exact import exact_derivatives, log_messages
-from mbrl_hdp.probability.scaling import Derivatives, Forward, scaled_likelihoods
+from mbrl_hdp.probability.scaling import SMALLEST_SINGLE, Derivatives, Forward, scaled_likelihoods
 from mbrl_hdp.types import ContextChain
 
 # With more contexts than this, matrix products take most of the time and another layout is quicker.
@@ -120,6 +120,14 @@ class MessagePass:
 def _engine_for(inputs: MessageInputs) -> ModuleType:
     if inputs.log_lik.device.type != "cpu":
         return batched
-    from mbrl_hdp.probability import kernels, wide_kernels  # numba takes a while to load
+    from mbrl_hdp.probability import kernels, single_kernels, wide_kernels  # numba takes a while to load
 
-    return wide_kernels if inputs.log_lik.shape[-1] > _MOST_NARROW else kernels
+    if inputs.log_lik.shape[-1] <= _MOST_NARROW:
+        return kernels
+    return single_kernels if _is_single_enough(inputs) else wide_kernels
+
+
+def _is_single_enough(inputs: MessageInputs) -> bool:
+    """Return whether float32 messages lose nothing that float32 log-likelihoods have."""
+    chain = (inputs.initial, inputs.transition)
+    return inputs.log_lik.dtype == torch.float32 and all(bool((value >= SMALLEST_SINGLE).all()) for value in chain)

@@ -4,10 +4,17 @@ A scaled pass works with probabilities in float64, normalised at every step. It 
 the chain can enter is predicted with at least `SMALLEST`: what underflows is then smaller than the rest by a factor
 that no later step can make up for. Sequences that break this (transition entries that are zero or tinier than
 `SMALLEST`, together with sharp likelihoods) are flagged and left to `exact`.
+
+With many contexts, float32 log-likelihoods and no chain entry below f = `SMALLEST_SINGLE`, probabilities are float32.
+Every context is then predicted with at least f, so a normaliser is at least f, a backward message at most 1/f and a
+ratio (likelihood * backward message / normaliser) at most 1/f, and the largest ratio at least 1. Probabilities and
+ratios below `NEGLIGIBLE_SINGLE` are set to zero: they change no prediction and no backward message by more than
+`NEGLIGIBLE_SINGLE` / f of it, far below rounding. Products of what is left are no subnormal numbers, which are slow.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,6 +31,8 @@ Weights = Float[Tensor, " B"]
 
 SMALLEST = 1e-140
 LARGEST = 1e290
+SMALLEST_SINGLE = 1e-9
+NEGLIGIBLE_SINGLE = 2e-19
 # A context that the chain cannot enter (zero initial probability, zero column) may be far likelier than those it can.
 # Only the derivatives by those zeros see it; it counts as at most e^650 times likelier than the best of the rest.
 LARGEST_LOG_RATIO = 650.0
@@ -80,6 +89,11 @@ def contexts_side_by_side(log_lik: Float[Tensor, "B T K"]) -> Float[Tensor, "T K
     return log_lik.transpose(0, 1).to(torch.float64, memory_format=torch.contiguous_format, copy=True).transpose(1, 2)
 
 
+def single_contexts_side_by_side(log_lik: Float[Tensor, "B T K"]) -> Float[Tensor, "T K B"]:
+    """Copy float32 as it is, in the order of `contexts_side_by_side`."""
+    return log_lik.transpose(0, 1).clone(memory_format=torch.contiguous_format).transpose(1, 2)
+
+
 def scaled_likelihoods(
     initial: Float[Tensor, " K"],
     transition: Float[Tensor, "K K"],
@@ -94,15 +108,16 @@ def scaled_likelihoods(
         transition: p(next context | context).
         log_lik: log-likelihoods.
         lengths: number of steps of every sequence.
-        by_step: copies the log-likelihoods to float64 and `T K B`, in the order in memory that an engine likes.
+        by_step: copies the log-likelihoods to the dtype of an engine and to `T K B`, in the order in memory that it
+            likes.
 
     Returns:
-        exp(log_lik - offset) in float64 and in the layout of the message passes, and the sum of the offsets over each
-        sequence.
+        exp(log_lik - offset) in the layout of the message passes, and the sum of the offsets over each sequence, in
+        float64.
     """
     lik = by_step(log_lik)
     if not len(lik):
-        return lik, lik.new_zeros(lik.shape[-1])
+        return lik, lik.new_zeros(lik.shape[-1], dtype=torch.float64)
     can_enter = (transition > 0).any(0)
     offset = _largest(lik, can_enter)
     offset[0] = _largest(lik[:1], initial > 0)[0]
@@ -112,10 +127,19 @@ def scaled_likelihoods(
     lik -= offset[:, None]
     if not can_enter.all() or not (initial > 0).all():
         lik.clamp_(max=LARGEST_LOG_RATIO)
-    lik.exp_()
+    _exponentiate(lik)
     if isinstance(is_inside, Tensor):
         lik = torch.where(is_inside[:, None], lik, 0.0)
-    return lik, offset.sum(0)
+    return lik, offset.sum(0, dtype=torch.float64)
+
+
+def _exponentiate(values: Float[Tensor, "t K B"]) -> None:
+    """Replace values by their exponential; float32 ones that would be subnormal by zero, as these are slow."""
+    if values.dtype != torch.float32:
+        values.exp_()
+        return
+    lowest = -87.0
+    torch.threshold_(values.clamp_(min=lowest).exp_(), 1.01 * math.exp(lowest), 0.0)
 
 
 def _largest(log_lik: Float[Tensor, "t K B"], among: Bool[Tensor, " K"]) -> Float[Tensor, "t B"]:

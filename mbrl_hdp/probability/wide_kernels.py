@@ -2,7 +2,8 @@
 
 The contexts of a sequence lie side by side in memory (`T B K`), as they do in the log-likelihoods and in the marginals,
 so nothing is transposed and every row stays in the first cache while it is weighed, summed and scaled. The functions
-take the arguments of their namesakes in `batched`, and agree with them to rounding; `Forward` holds views.
+take the arguments of their namesakes in `batched`, and agree with them to rounding; `Forward` holds views. Messages
+have the dtype of the likelihoods: float64, or float32 where `single_kernels` is chosen.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from mbrl_hdp.compiling import compiled
 from mbrl_hdp.probability.scaling import (
     LARGEST,
+    NEGLIGIBLE_SINGLE,
     SMALLEST,
     Derivatives,
     Forward,
@@ -41,9 +43,10 @@ def forward_pass(initial: Initial, transition: Transition, lik: Lik, offset: Off
     can_enter = (transition > 0).any(0)
     # What is predicted is a mean of the chain's rows: it can only be tiny where one of their entries is.
     is_watched = not bool((transition[:, can_enter] >= 2.0 * SMALLEST).all())
-    inputs = (initial, transition, can_enter, rows, lengths, probs, scale, lowest)
-    _forward_loops(*(value.numpy() for value in inputs), is_watched)
-    log_evidence = offset + scale.log().sum(0)
+    chain = (initial.to(rows.dtype), transition.to(rows.dtype), can_enter)
+    arrays = (value.numpy() for value in (*chain, rows, lengths, probs, scale, lowest))
+    _forward_loops(*arrays, is_watched, _limits(rows.dtype)[0])
+    log_evidence = offset + scale.double().log().sum(0)
     is_exact = (lowest >= SMALLEST) & ~log_evidence.isnan()
     return Forward(rows.permute(0, 2, 1), probs.permute(0, 2, 1), scale, log_evidence, is_exact)
 
@@ -56,17 +59,28 @@ def backward_pass(
     marginals = torch.empty(batch, num_steps, num_contexts, dtype=dtype)
     by_initial, by_transition = transition.new_zeros(num_contexts), torch.zeros_like(transition)
     lik, probs = (value.permute(0, 2, 1) for value in (forward.lik, forward.probs))
-    inputs = (transition.T.contiguous(), lik, probs, forward.scale, lengths, weights.contiguous())
+    columns = transition.T.to(lik.dtype, memory_format=torch.contiguous_format)
+    inputs = (columns, lik, probs, forward.scale, lengths, weights.to(lik.dtype).contiguous())
     arrays = (value.numpy() for value in (*inputs, marginals, by_initial, by_transition))
-    # Arguments, because numba's cache would not notice a change of a constant in another file.
-    _backward_loops(*arrays, bool((weights != 1.0).any()), LARGEST, _BLOCK)
+    _backward_loops(*arrays, bool((weights != 1.0).any()), *_limits(lik.dtype), _BLOCK)
     return Derivatives(marginals, by_initial, by_transition)
+
+
+def _limits(dtype: torch.dtype) -> tuple[np.floating, np.floating]:
+    """Return what is set to zero below it, and where ratios are cut.
+
+    These are arguments of the loops, because numba's cache would not notice a change of a constant in another file.
+    """
+    if dtype == torch.float64:
+        return np.float64(0.0), np.float64(LARGEST)
+    return np.float32(NEGLIGIBLE_SINGLE), np.finfo(np.float32).max
 
 
 @compiled("reordered")
 @no_type_check
-def _forward_loops(initial, transition, can_enter, lik, lengths, probs, scale, lowest, is_watched):
+def _forward_loops(initial, transition, can_enter, lik, lengths, probs, scale, lowest, is_watched, negligible):
     num_steps, batch, num_contexts = lik.shape
+    zero, one = lik.dtype.type(0.0), lik.dtype.type(1.0)
     for t in range(num_steps):
         if t > 0:
             np.dot(probs[t - 1], transition, probs[t])
@@ -79,24 +93,27 @@ def _forward_loops(initial, transition, can_enter, lik, lengths, probs, scale, l
                 for k in range(num_contexts):
                     if (initial[k] > 0.0 if t == 0 else can_enter[k]) and not row[k] >= lowest[b]:
                         lowest[b] = row[k]
-            total = 0.0
+            total = zero
             for k in range(num_contexts):
                 row[k] *= weight[k]
                 total += row[k]
-            scale[t, b] = total if is_inside else 1.0
-            factor = 0.0 if total == 0.0 else 1.0 / total
+            scale[t, b] = total if is_inside else one
+            factor = zero if total == zero else one / total
             for k in range(num_contexts):
-                row[k] *= factor
+                value = row[k] * factor
+                row[k] = zero if value < negligible else value
 
 
 @compiled()
 @no_type_check
 def _backward_loops(
-    columns, lik, probs, scale, lengths, weights, marginals, by_initial, by_transition, is_weighted, largest, block
-):
+    columns, lik, probs, scale, lengths, weights, marginals, by_initial, by_transition, is_weighted,
+    negligible, largest, block,
+):  # fmt: skip
     num_steps, batch, num_contexts = lik.shape
-    backward, pairs = np.ones((batch, num_contexts)), np.empty((num_contexts, num_contexts))
-    ratios = np.empty((block, batch, num_contexts))
+    dtype, one = lik.dtype, lik.dtype.type(1.0)
+    backward, pairs = np.ones((batch, num_contexts), dtype), np.empty((num_contexts, num_contexts), dtype)
+    ratios = np.empty((block, batch, num_contexts), dtype)
     end = num_steps
     for t in range(num_steps - 1, -1, -1):
         begin = max(1, end - block)
@@ -104,8 +121,8 @@ def _backward_loops(
         for b in range(batch):
             message, row = backward[b], ratio[b]
             if t + 1 >= lengths[b]:
-                message[:] = 1.0
-            _combine(probs[t, b], lik[t, b], message, 1.0 / scale[t, b], marginals[b, t], row, largest)
+                message[:] = one
+            _combine(probs[t, b], lik[t, b], message, one / scale[t, b], marginals[b, t], row, negligible, largest)
         if t > 0:
             np.dot(ratio, columns, backward)
         if is_weighted:
@@ -124,9 +141,11 @@ def _backward_loops(
 
 @compiled()
 @no_type_check
-def _combine(probs, lik, backward, inverse, marginal, ratio, largest):
+def _combine(probs, lik, backward, inverse, marginal, ratio, negligible, largest):
+    zero = lik.dtype.type(0.0)
     for k in range(len(probs)):
         marginal[k] = probs[k] * backward[k]
         # In this order: a context that cannot be entered may have a likelihood that only a zero message tames.
         value = lik[k] * backward[k] * inverse
-        ratio[k] = largest if value > largest else value
+        value = largest if value > largest else value
+        ratio[k] = zero if value < negligible else value

@@ -13,6 +13,7 @@ import numpy as np
 
 from mbrl_hdp.data.atomic import atomic_path
 from mbrl_hdp.data.names import Names
+from mbrl_hdp.data.past import past_width, with_past_names
 from mbrl_hdp.experiments.summary import git_commit, versions
 from mbrl_hdp.inference.analysis import Analysis
 from mbrl_hdp.inference.model import ContextModel
@@ -22,6 +23,7 @@ from mbrl_hdp.report.advice import Advice, advise
 from mbrl_hdp.report.effects import Effect, effects
 from mbrl_hdp.report.label_counts import Counted, count_labels
 from mbrl_hdp.report.sensor_noise import sensor_noise
+from mbrl_hdp.report.sensor_spikes import sensor_spikes
 from mbrl_hdp.report.stays import StayFit, stay_fits
 from mbrl_hdp.report.summary_text import summary_text
 
@@ -181,7 +183,10 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         wall_time_s=model.report.fit_time_s,
         advice=advise(known),
         effects=[] if found is None else effects(model, found, names),
-        remarks=[] if found is None else [*_holes(found), *sensor_noise(found, names.obs)],
+        remarks=[
+            *_past(model),
+            *([] if found is None else [*_holes(found, model.task.past), *sensor_noise(found, names.obs)]),
+        ],
         names=names,
         counted=None if found is None else count_labels(found, None if truth is None else truth.to_true),
         train_threshold=getattr(model.parts.distillation.config, "train_threshold", None),
@@ -195,7 +200,9 @@ def _names(model: ContextModel, found: Analysis | None) -> Names:
     """Return the names of the data, else the model's; a model's own are better than numbers."""
     numbers = Names.numbered(model.task.obs_dim, model.task.act_dim)
     known = [names for names in (None if found is None else found.data.names, model.names) if names is not None]
-    return next((names for names in known if tuple(names.obs) != numbers.obs), known[0] if known else numbers)
+    best = next((names for names in known if tuple(names.obs) != numbers.obs), known[0] if known else numbers)
+    is_plain = past_width(len(best.obs), len(best.act), model.task.past) == model.task.act_dim
+    return with_past_names(best, model.task.past) if is_plain else best
 
 
 def _equations(model: ContextModel, names: Names) -> list[list[str]]:
@@ -204,12 +211,35 @@ def _equations(model: ContextModel, names: Names) -> list[list[str]]:
     return write(model.slots, [*names.obs, *names.act]) if callable(write) else []
 
 
-def _holes(found: Analysis) -> Iterator[str]:
-    """Yield how many transitions have missing values, and how many of these inform through the others."""
+def _remarks(model: ContextModel, found: Analysis | None, names: Names) -> list[str]:
+    if found is None:
+        return [*_past(model)]
+    about_sensors = (*sensor_noise(found, names.obs), *sensor_spikes(found.data, names.obs))
+    return [*_past(model), *_holes(found, model.task.past), *about_sensors]
+
+
+def _past(model: ContextModel) -> Iterator[str]:
+    """Yield what a model that looks at earlier steps was given, and why."""
+    steps, gain = model.task.past, model.report.search.get("past_gain")
+    if steps:
+        last = "the last step" if steps == 1 else f"the last {steps} steps"
+        why = "" if gain is None else (
+            f": they gain {gain:.2f} nats a step, so a part of the state is not recorded, or an input acts late "
+            "(past=0 leaves them out)"
+        )  # fmt: skip
+        yield f"changes and inputs of {last} are further inputs (*_ago_*){why}"
+
+
+def _holes(found: Analysis, past: int = 0) -> Iterator[str]:
+    """Yield how many transitions have missing values, and how many of these inform through the others.
+
+    The first steps of an episode, which have no past, do not count.
+    """
     data = found.data
-    num_holey = int((data.is_step & ~data.is_observed).sum())
+    is_late = np.arange(data.max_steps) >= past
+    num_holey = int((data.is_step & ~data.is_observed & is_late).sum())
     if num_holey:
-        num_used = int(((found.log_lik != 0).any(-1).cpu().numpy() & ~data.is_observed).sum())
+        num_used = int(((found.log_lik != 0).any(-1).cpu().numpy() & ~data.is_observed & is_late).sum())
         steps = "1 step has" if num_holey == 1 else f"{num_holey} steps have"
         informs = f"{num_used} of them {'informs' if num_used == 1 else 'inform'}"
         yield f"{steps} missing values; {informs} through the values that are there"

@@ -86,7 +86,7 @@ def _lasting(summary: FitSummary) -> list[str]:
         "negative_binomial": f"negative binomial, {sizes} phases",
     }.get(found["name"], f"{found['name']}, {sizes} phases")
     gains = [f"{each['name']} {each['gain']:+.1f} (+- {each['error']:.1f})" for each in found["compared"][1:]]
-    compared = f"; gain over geometric on held-out episodes, in nats: {', '.join(gains)}" if gains else ""
+    compared = f"; gain over geometric on held-out data, in nats: {', '.join(gains)}" if gains else ""
     return [f"stays: {'geometric' if found['name'] == 'geometric' else words}{compared}"]
 
 
@@ -132,11 +132,11 @@ def _how_sure(summary: FitSummary) -> list[str]:
             + ("  <- taken" if run["taken"] else f", labels agree {run.get('agreement', math.nan):.2f}")
         )
     if summary.runs:
-        scored = "held-out episodes" if summary.is_held_out else "the data learned from; no episodes were held out"
+        scored = "held-out data" if summary.is_held_out else "the data learned from; none was held out"
         lines.append(f"  (log-likelihood and prediction error: of {scored})")
     if summary.half_agreement:
         listed = " and ".join(f"{value:.2f}" for value in summary.half_agreement)
-        lines.append(f"  labels agree {listed} with those of models learned from each half of the episodes alone")
+        lines.append(f"  labels agree {listed} with those of models learned from each half of the data alone")
     if summary.half_agreement or len(summary.runs) > 1:
         lines.append("  (agreement: adjusted Rand index; 1: the same labels, 0: chance)")
     if "num_contexts" in summary.search:

@@ -39,16 +39,11 @@ def export_onnx(served: Served, folder: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{served.source}: agent={served.agent_name} has neither a context model nor a SAC policy to export"
         )
-    if served.model is not None and served.model.states is not None:
-        raise ConfigError(
-            f"{served.source}: contexts of this model have phases (docs/durations.md), which the exported "
-            "filter cannot hold; learn it with duration=geometric, or use `mbrl-hdp serve`"
-        )
     table = None if served.model is None else table_of(served.model)
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     if served.model is not None and table is not None:
-        write_filter(table, served.model.transition, folder / _FILTER)
+        write_filter(table, served.model.transition, folder / _FILTER, served.model.states)
         files["filter"] = _FILTER
     beside = {"belief": "belief", "truth": "context"}.get(served.sees)
     if served.policy is not None:
@@ -65,14 +60,9 @@ def table_of(model: ContextModel) -> DensityTable:
     """Return the density table of a model.
 
     Raises:
-        ConfigError: if its contexts have phases, or its transition model offers none, or one that means something else.
+        ConfigError: if its transition model offers none, or one that means something else.
     """
     name, slots = model.parts.dynamics.name, model.slots
-    if model.states is not None:
-        raise ConfigError(
-            f"duration={model.report.duration.get('name')} cannot be exported: an exported filter knows no phases of "
-            "contexts; `mbrl-hdp serve` does, and a model learned with duration=geometric can be exported"
-        )
     if model.dynamics.density_table(slots) is None:
         raise ConfigError(
             f"dynamics={name} ({type(model.dynamics).__module__}) cannot be exported: it offers no density_table, the "
@@ -102,6 +92,7 @@ def _words(served: Served, files: dict[str, str], beside: str | None) -> dict[st
         "schema_version": SCHEMA_VERSION,
         "files": files,
         **served.description(),
+        "initial_states": None if model is None or model.states is None else model.states.initial.tolist(),
         "dynamics": None if model is None else model.parts.dynamics.name,
         "agent": served.agent_name,
         "policy_input": beside if policy is not None else None,
@@ -144,10 +135,19 @@ def _readme(words: dict[str, Any]) -> str:
 def _filter_lines(words: dict[str, Any]) -> list[str]:
     act = f", act [batch, {words['act_dim']}]" if words["act_dim"] else ""
     obs, belief = f"[batch, {words['obs_dim']}]", f"[batch, {words['num_contexts']}]"
+    end = ["NaN marks a missing value: the belief then only moves along the chain, and log_evidence is NaN.", ""]
+    if words["initial_states"] is None:
+        return [
+            f"`filter.onnx`: obs {obs}{act}, next_obs {obs}, belief {belief}",
+            f"-> filtered {belief} (the context that acted), next_belief {belief} (the one that acts next: feed it",
+            "back), log_evidence [batch]. An episode begins with `initial` of export.json.",
+            *end,
+        ]
+    states = f"[batch, {len(words['initial_states'])}]"
     return [
-        f"`filter.onnx`: obs {obs}{act}, next_obs {obs}, belief {belief}",
-        f"-> filtered {belief} (the context that acted), next_belief {belief} (the one that acts next: feed it back),",
-        "log_evidence [batch]. An episode begins with `initial` of export.json. NaN marks a missing value: the belief",
-        "then only moves along the chain, and log_evidence is NaN.",
-        "",
+        f"`filter.onnx`: obs {obs}{act}, next_obs {obs}, states {states}",
+        f"-> filtered {belief} (the context that acted), next_belief {belief} (the one that acts next), log_evidence",
+        f"[batch], next_states {states} (over contexts and how long they have lasted: feed it back). An episode begins",
+        "with `initial_states` of export.json.",
+        *end,
     ]

@@ -37,6 +37,7 @@ class Runner:
         }
         self.obs: Any = None
         self.belief: Any = None
+        self._states: Any = None  # over (context, phase); None where contexts have no phases
         self.filtered: Any = None
         self.action: Any = None
         self.log_evidence = float("nan")
@@ -51,6 +52,7 @@ class Runner:
         self.obs = np.array(obs, dtype=np.float64)
         if "filter" in self._sessions:
             self.belief = self.filtered = np.array(self.words["initial"], dtype=np.float64)
+            self._states = self.words.get("initial_states")
         self.log_evidence = float("nan")
         return self._act()
 
@@ -59,11 +61,14 @@ class Runner:
         act = self.action if act is None else act
         next_obs = np.array(next_obs, dtype=np.float64)
         if "filter" in self._sessions:
-            rows = {"obs": self.obs, "act": act, "next_obs": next_obs, "belief": self.belief}
+            rows = {"obs": self.obs, "act": act, "next_obs": next_obs, "belief": self.belief, "states": self._states}
+            del rows["belief" if self._states is not None else "states"]
             if not self.words["act_dim"]:
                 del rows["act"]
             found = self._run("filter", rows)
             self.filtered, self.belief, self.log_evidence = found[0], found[1], float(found[2])
+            if self._states is not None:
+                self._states = found[3]
         self.obs = next_obs
         return self._act()
 

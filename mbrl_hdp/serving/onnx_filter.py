@@ -1,4 +1,8 @@
-"""One step of the filter as an ONNX graph: (obs, act, next_obs, belief) -> (filtered, next_belief, log_evidence)."""
+"""One step of the filter as an ONNX graph: (obs, act, next_obs, belief) -> (filtered, next_belief, log_evidence).
+
+Where contexts have phases, the belief that is fed back is over (context, phase): the input is `states` in place of
+`belief`, and `next_states` comes out beside the next belief by context.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,49 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from mbrl_hdp.inference.density_table import COSINE, HINGE, PLAIN, SINE, DensityTable, TermArrays
+from mbrl_hdp.probability.phases import context_of, dense
 from mbrl_hdp.serving.onnx_graph import BATCH, Graph
+from mbrl_hdp.types import PhaseChain
 
 Array = NDArray[Any]
 
 
-def write_filter(table: DensityTable, transition: Float[np.ndarray, "k k"], path: Path) -> None:
-    """Write the graph; rows of a batch are systems of their own."""
+def write_filter(
+    table: DensityTable, transition: Float[np.ndarray, "k k"], path: Path, phases: PhaseChain | None = None
+) -> None:
+    """Write the graph; rows of a batch are systems of their own.
+
+    Args:
+        table: densities of a step in every context.
+        transition: the chain.
+        path: the file.
+        phases: the chain over (context, phase), which then takes the place of `transition`.
+    """
     width, count = table.obs_dim, table.num_contexts
     inputs: dict[str, list[str | int]] = {"obs": [BATCH, width], "act": [BATCH, table.act_dim]}
     if not table.act_dim:
         del inputs["act"]
-    graph = Graph({**inputs, "next_obs": [BATCH, width], "belief": [BATCH, count]})
-    log_lik = _log_lik(graph, table)
-    filtered, following, evidence = _update(graph, log_lik, transition)
-    graph.write(
-        path,
-        {filtered: "filtered", following: "next_belief", evidence: "log_evidence"},
-        {"filtered": [BATCH, count], "next_belief": [BATCH, count], "log_evidence": [BATCH]},
-    )
+    inputs["next_obs"] = [BATCH, width]
+    shapes: dict[str, list[str | int]] = {
+        "filtered": [BATCH, count], "next_belief": [BATCH, count], "log_evidence": [BATCH]
+    }  # fmt: skip
+    if phases is None:
+        graph = Graph({**inputs, "belief": [BATCH, count]})
+        found: tuple[str, ...] = _update(graph, "belief", _log_lik(graph, table), transition)
+    else:
+        inputs["states"] = shapes["next_states"] = [BATCH, phases.num_states]
+        graph = Graph(inputs)
+        found = _update_states(graph, _log_lik(graph, table), phases)
+    graph.write(path, dict(zip(found, shapes, strict=True)), shapes)
+
+
+def _update_states(graph: Graph, log_lik: str, phases: PhaseChain) -> tuple[str, str, str, str]:
+    """Return what `_update` does, by context, and the next belief over (context, phase)."""
+    chain, context = dense(phases.map(lambda part: part.detach().double().cpu())), context_of(phases.sizes).numpy()
+    own = graph.columns(log_lik, context)
+    filtered, following, evidence = _update(graph, "states", own, chain.transition.numpy())
+    is_of = (context[:, None] == np.arange(phases.num_contexts)).astype(np.float64)
+    return graph.add("MatMul", filtered, is_of), graph.add("MatMul", following, is_of), evidence, following
 
 
 def _log_lik(graph: Graph, table: DensityTable) -> str:
@@ -117,9 +145,9 @@ def _density(graph: Graph, table: DensityTable, terms: str, square: str) -> str:
     return found
 
 
-def _update(graph: Graph, log_lik: str, transition: Array) -> tuple[str, str, str]:
+def _update(graph: Graph, belief: str, log_lik: str, transition: Array) -> tuple[str, str, str]:
     """Return the filtered distribution, the next belief and the log evidence, as `belief.filter` computes them."""
-    seen = graph.add("Where", graph.add("Greater", "belief", 0.0), log_lik, -np.inf)
+    seen = graph.add("Where", graph.add("Greater", belief, 0.0), log_lik, -np.inf)
     missing = graph.add("IsNaN", seen)
     clean = graph.add("Where", missing, -np.inf, seen)
     peak = graph.add("ReduceMax", clean, axes=[1], keepdims=1)
@@ -128,9 +156,9 @@ def _update(graph: Graph, log_lik: str, transition: Array) -> tuple[str, str, st
     is_missing = graph.add("Greater", any_missing, 0.5)
     is_informative = graph.add("And", is_finite, graph.add("Not", is_missing))
     shift = graph.add("Where", is_finite, peak, 0.0)
-    weight = graph.add("Mul", "belief", graph.add("Exp", graph.add("Sub", clean, shift)))
+    weight = graph.add("Mul", belief, graph.add("Exp", graph.add("Sub", clean, shift)))
     total = graph.sum_last(weight, keep=True)
-    filtered = graph.add("Where", is_informative, graph.add("Div", weight, total), "belief")
+    filtered = graph.add("Where", is_informative, graph.add("Div", weight, total), belief)
     evidence = graph.add("Where", is_finite, graph.add("Add", peak, graph.add("Log", total)), peak)
     evidence = graph.add("Where", is_missing, np.nan, evidence)
     return filtered, graph.add("MatMul", filtered, transition), graph.reshape(evidence, [-1])

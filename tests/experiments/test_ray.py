@@ -1,16 +1,21 @@
 """A sweep on a Ray cluster of two nodes, one of whose workers is killed; only where Ray is installed."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.ray_sweep import SweepProcess, TwoNodes, kill_worker, on_ray
 from benchmarks.run_differences import differences
 from mbrl_hdp.cli import main
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.studies.records import _parse
+from mbrl_hdp.inference.fit import fit
+from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.workers import open_workers, run_side_by_side
+from tests.inference.test_fit import world
 
 pytest.importorskip("ray", reason="Ray is not installed (requirements-ray.lock)")
 pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="hydra-ray-launcher is not installed")
@@ -58,6 +63,18 @@ def test_cells_on_ray_are_those_of_one_process(cluster, tmp_path, monkeypatch):
         found.append({row.key: (row.results, row.identity) for row in rows})
     assert found[0]
     assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_restarts_of_a_fit_on_ray_are_those_of_one_process(cluster, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    config = FitConfig(start="random", num_steps=10, polish_steps=5, num_restarts=2)
+    settings = {"dynamics": "linear", "max_contexts": 3, "seed": 1, "config": config, "progress": False}
+    data = world(20, 0)
+    alone, together = fit(data, **settings), fit(data, **settings, workers=partial(open_workers, "ray"))
+    assert len(together.report.runs) == 2
+    for name, value in alone.state_dict().items():
+        assert torch.equal(value, together.state_dict()[name]), name
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ import mbrl_hdp
 from mbrl_hdp.errors import ConfigError, FitError, PluginError
 from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes
 from mbrl_hdp.hooks import load_registry
+from mbrl_hdp.inference.arrangement import hold_out
 from mbrl_hdp.inference.episodes import EpisodeTensors
-from mbrl_hdp.inference.fit import HeldOutScore, _hold_out, build_model, choose, held_out_score
+from mbrl_hdp.inference.fit import HeldOutScore, build_model, choose, held_out_score
 from mbrl_hdp.inference.model import ModelParts, Part
 from mbrl_hdp.inference.schedule import PLAIN, TEMPERED, FitConfig, Schedule
 from mbrl_hdp.inference.scoring import align, empirical_transition
@@ -110,15 +111,15 @@ def test_the_chain_is_settled_on_all_data_at_the_end(data):
 def test_few_episodes_are_all_trained_on(data):
     """Of fewer than twenty, those that could be kept aside would say too little."""
     few = data.select(slice(0, 19))
-    assert _hold_out(few, 0.25, seed=0) == (few, few)
-    train, held_out = _hold_out(data.select(slice(0, 20)), 0.25, seed=0)
+    assert hold_out(few, 0.25, seed=0) == (few, few)
+    train, held_out = hold_out(data.select(slice(0, 20)), 0.25, seed=0)
     assert (train.num_episodes, held_out.num_episodes) == (15, 5)
 
 
 def test_held_out_episodes_are_not_trained_on(data):
     """Another order of the held-out episodes leaves every number that training sees as it was."""
     quick = FitConfig(start="random", num_steps=30, polish_steps=0, num_restarts=1, batch_size=20, holdout=0.25)
-    train, held_out = _hold_out(data, quick.holdout, seed=4)
+    train, held_out = hold_out(data, quick.holdout, seed=4)
     is_held_out = np.array([(held_out.obs == episode).all((1, 2)).any() for episode in data.obs])
     assert (train.num_episodes, held_out.num_episodes, is_held_out.sum()) == (60, 20, 20)
     assert not any((train.obs == episode).all((1, 2)).any() for episode in held_out.obs)

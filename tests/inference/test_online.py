@@ -117,9 +117,10 @@ import tracemalloc
 import numpy as np
 import torch
 from mbrl_hdp.hooks import load_registry
-from mbrl_hdp.inference.online import OnlineFilter
+from mbrl_hdp.belief.phase_filter import PhaseUpdate
+from mbrl_hdp.inference.online import OnlineFilter, PhaseFilter
 from mbrl_hdp.inference.row_density import compiled_row
-from mbrl_hdp.types import TaskSpec
+from mbrl_hdp.types import PhaseChain, TaskSpec
 
 registry = load_registry()
 size = 400
@@ -128,7 +129,13 @@ config = registry.get("dynamics", "delta_mlp").spec.config(hidden_sizes=[1])
 dynamics = registry.build_dynamics("delta_mlp", task, config)
 rng = np.random.default_rng(5)
 chain = rng.dirichlet(np.ones(size), size)
-online = OnlineFilter(chain[0], chain, compiled_row(dynamics, torch.arange(size)))
+density = compiled_row(dynamics, torch.arange(size))
+if HAS_PHASES:
+    stays = [np.full(2 * size, 0.5 / size), *np.tile([[0.5, 0.8], [0.5, 0.0], [0.0, 0.2]], size), chain]
+    phases = PhaseChain.of([torch.as_tensor(part) for part in stays], [2] * size)
+    online = PhaseFilter(PhaseUpdate(phases), density)
+else:
+    online = OnlineFilter(chain[0], chain, density)
 obs, act, out = list(rng.normal(size=(21, size))), list(rng.normal(size=(20, size))), np.empty(size)
 online.reset(obs[0])
 
@@ -154,9 +161,11 @@ measure(None)
 """
 
 
-def test_no_array_is_allocated():
+@pytest.mark.parametrize("has_phases", [False, True])
+def test_no_array_is_allocated(has_phases):
     """In a process of its own: the shape checks of the test suite allocate."""
-    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    script = f"HAS_PHASES = {has_phases}\n{MEASURE}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     (growth, peak), (_, peak_of_copies) = (map(int, line.split()) for line in done.stdout.splitlines()[-2:])
     assert growth <= 100  # nothing grows: the evidence and the count of steps are replaced by new numbers
     array = 400 * 8  # bytes of any row, action or belief of this model

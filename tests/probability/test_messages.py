@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from mbrl_hdp.probability import batched, kernels, passes, wide_kernels
+from mbrl_hdp.probability import batched, kernels, passes, single_kernels, wide_kernels
 from mbrl_hdp.probability.exact import exact_derivatives, log_messages
 from mbrl_hdp.probability.hmm import filter_contexts, log_evidence, smooth, viterbi
-from mbrl_hdp.probability.scaling import scaled_likelihoods
+from mbrl_hdp.probability.scaling import SMALLEST_SINGLE, scaled_likelihoods
 from mbrl_hdp.types import ContextChain
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
@@ -27,9 +27,30 @@ def engine(request, monkeypatch):
 def test_compiled_loops_serve_the_cpu_and_tensors_every_other_device():
     engines = (("cpu", 2, kernels), ("cpu", 60, kernels), ("cpu", 61, wide_kernels), ("meta", 61, batched))
     for device, size, module in engines:
-        log_lik = torch.zeros(1, 3, size, device=device)
+        log_lik = torch.zeros(1, 3, size, dtype=torch.float64, device=device)
         inputs = passes.MessageInputs(torch.ones(size), torch.ones(size, size), log_lik, torch.tensor([3]))
         assert passes._engine_for(inputs) is module
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "first", "entry", "module"),
+    [
+        (61, torch.float32, 1.0, SMALLEST_SINGLE, single_kernels),
+        (61, torch.float32, SMALLEST_SINGLE, 1.0, single_kernels),
+        (60, torch.float32, 1.0, 1.0, kernels),
+        (61, torch.float64, 1.0, 1.0, wide_kernels),
+        (61, torch.float16, 1.0, 1.0, wide_kernels),
+        (61, torch.float32, 1.0, 0.9 * SMALLEST_SINGLE, wide_kernels),
+        (61, torch.float32, 0.9 * SMALLEST_SINGLE, 1.0, wide_kernels),
+        (61, torch.float32, 0.0, 1.0, wide_kernels),
+        (61, torch.float32, 1.0, torch.nan, wide_kernels),
+    ],
+)
+def test_float32_serves_many_contexts_without_tiny_entries_only(size, dtype, first, entry, module):
+    initial, transition = torch.ones(size, dtype=torch.float64), torch.ones(size, size, dtype=torch.float64)
+    initial[7], transition[5, 3] = first, entry
+    inputs = passes.MessageInputs(initial, transition, torch.zeros(1, 3, size, dtype=dtype), torch.tensor([3]))
+    assert passes._engine_for(inputs) is module
 
 
 @pytest.mark.parametrize(("num_contexts", "num_steps"), [(1, 3), (2, 5), (3, 1), (3, 4), (3, 5)])
@@ -277,6 +298,77 @@ def test_wrong_sizes_are_refused(make_chain):
         log_evidence(make_chain(2, seed=0), log_lik)
     with pytest.raises(ValueError, match="3 contexts"):
         log_evidence(ContextChain(make_chain(3, seed=0).initial, make_chain(2, seed=0).transition), log_lik)
+
+
+def uneven_chain(size, smallest):
+    """Half of the entries are as small as float32 messages allow; float32."""
+    generator = torch.Generator().manual_seed(size)
+    rows = torch.rand(size + 1, size, generator=generator)
+    rows = torch.where(rows < 0.5, 1.5 * smallest, rows)
+    rows = rows / rows.sum(1, keepdim=True)
+    return ContextChain(rows[0], rows[1:])
+
+
+@pytest.mark.parametrize("spread", [2.0, 40.0, 3000.0])
+@pytest.mark.parametrize("smallest", [1e-3, 50 * SMALLEST_SINGLE])
+@pytest.mark.parametrize("weights", [[1.0] * 6, [0.7, -1.9, 1.0, 0.0, 3.0, 0.2]])
+def test_float32_messages_agree_with_logarithms(make_log_lik, spread, smallest, weights):
+    chain, lengths = uneven_chain(65, smallest), torch.tensor([40, 1, 0, 39, 40, 17])
+    log_lik = make_log_lik(6, 40, 65, seed=3, spread=spread).float()
+    log_lik[0, 3, :60], log_lik[3, 5], log_lik[1, 1:] = -torch.inf, -torch.inf, torch.nan
+    inputs = [value.requires_grad_() for value in (chain.initial, chain.transition, log_lik)]
+    evidence = log_evidence(ContextChain(*inputs[:2]), log_lik, lengths)
+    assert evidence.grad_fn.messages._engine is single_kernels
+    weights = torch.tensor(weights)
+    found = torch.autograd.grad(weights[evidence != -torch.inf] @ evidence[evidence != -torch.inf], inputs)
+    exact = [value.detach().double() for value in inputs]
+    exact[2] = exact[2].nan_to_num(0.0, neginf=-torch.inf)
+    by_exact = log_messages(*exact, lengths)
+    truth = exact_derivatives(*exact, lengths, weights.double())
+    assert evidence[3] == -torch.inf
+    torch.testing.assert_close(evidence.double(), by_exact.log_evidence, rtol=1e-6, atol=1e-5)
+    marginals = weights[:, None, None] * truth.marginals
+    torch.testing.assert_close(found[2].double(), marginals, rtol=2e-5, atol=1e-6)
+    for mine, theirs in zip(found[:2], (truth.by_initial, truth.by_transition), strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
+
+
+def test_float32_messages_equal_enumeration(monkeypatch, oracle, make_chain, make_log_lik):
+    monkeypatch.setattr(passes, "_engine_for", lambda inputs: single_kernels)
+    chain, log_lik = make_chain(3, seed=5, dtype=torch.float32), make_log_lik(2, 5, 3, seed=1).float()
+    inputs = [value.requires_grad_() for value in (chain.initial, chain.transition, log_lik)]
+    evidence = log_evidence(ContextChain(*inputs[:2]), log_lik)
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+    truth = torch.stack([oracle(*exact[:2], rows).evidence.log() for rows in exact[2]])
+    torch.testing.assert_close(evidence.double(), truth, rtol=1e-6, atol=1e-6)
+    weights = torch.tensor([0.7, -1.9])
+    expected = torch.autograd.grad(weights.double() @ truth, exact)
+    for mine, theirs in zip(torch.autograd.grad(weights @ evidence, inputs), expected, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_offsets_of_float32_likelihoods_are_summed_in_float64(make_chain):
+    """100 steps of 1e6 + 1/16, which float32 holds, while it does not hold their sum."""
+    chain, log_lik = make_chain(3, seed=0), torch.full((1, 100, 3), 1e6 + 1 / 16)
+    lik, offset = scaled_likelihoods(
+        chain.initial, chain.transition, log_lik, torch.tensor([100]), single_kernels.by_step
+    )
+    assert lik.dtype == torch.float32
+    assert offset.tolist() == [1e8 + 6.25]
+
+
+def test_float32_messages_do_not_drift(make_log_lik):
+    """A sticky chain forgets slowly: rounding errors would add up over the steps."""
+    size, num_steps = 61, 10_000
+    chain = ContextChain(torch.full((size,), 1 / size), torch.full((size, size), 1e-5) + (1 - 61e-5) * torch.eye(size))
+    log_lik = make_log_lik(1, num_steps, size, seed=2, spread=0.05).float()
+    found = smooth(chain, log_lik)
+    exact = smooth(ContextChain(chain.initial.double(), chain.transition.double()), log_lik.double())
+    torch.testing.assert_close(found.log_evidence.double(), exact.log_evidence, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.marginals.double().sum(-1), torch.ones(1, num_steps).double(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.marginals.double(), exact.marginals, rtol=1e-3, atol=1e-4)
+    moves = found.expected_transitions.double()
+    torch.testing.assert_close(moves.sum(), torch.tensor(num_steps - 1.0).double(), rtol=1e-5, atol=0)
 
 
 HALF, TINY = [[0.5, 0.5], [0.5, 0.5]], 1e-150

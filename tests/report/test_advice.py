@@ -45,7 +45,7 @@ def test_a_clear_fit_is_sure():
     advice = advise(found())
     assert advice.is_sure
     assert advice.level == "sure"
-    assert advice.verdict.startswith("sure, since models learned from either half of the episodes alone")
+    assert advice.verdict.startswith("sure, since models learned from either half of the data alone")
     assert "at least 0.93" in advice.verdict
     assert "do the 3 best runs" in advice.verdict
     assert advice.doubts == []

@@ -66,7 +66,7 @@ def test_summary_tells_the_models_own_numbers(fitted):
     assert "How sure: " in text
     assert "If it looks wrong:" in text
     assert text.count("log-likelihood per step") == 2
-    assert text.count("of the data learned from; no episodes were held out)") == 1
+    assert text.count("of the data learned from; none was held out)") == 1
 
 
 def test_confusion_names_its_rows_and_columns(fitted):

@@ -13,7 +13,7 @@ from mbrl_hdp.control.agent import AgentTask, Epoch
 from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.tracker import BeliefTracker
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.errors import CheckpointError, ConfigError, StepError
+from mbrl_hdp.errors import CheckpointError, StepError
 from mbrl_hdp.inference.alarm import NoveltyAlarm, NoveltyCalibration
 from mbrl_hdp.serving import streams as module
 from mbrl_hdp.serving.loading import Served
@@ -308,16 +308,26 @@ def test_contexts_with_durations_are_served_and_saved(tmp_path, make_model):
     assert other.step("a", words) == streams.step("a", words)
 
 
-def test_contexts_with_durations_are_not_exported(tmp_path, make_model):
-    pytest.importorskip("onnx")
+@pytest.mark.parametrize(
+    ("stays", "sizes"),
+    [
+        # The first context lasts at least two steps; leaving the second phase is more likely than leaving the third.
+        ([[0.4, 0.0, 0.6], [0.0, 0.7, 0.8], [1.0, 0.0, 0.0], [0.0, 0.3, 0.2], [[0.0, 1.0], [1.0, 0.0]]], (2, 1)),
+        # One phase each is a plain chain: what `fit` leaves where its comparison settles for geometric.
+        ([[0.4, 0.6], [0.9, 0.8], [0.0, 0.0], [0.1, 0.2], [[0.0, 1.0], [1.0, 0.0]]], (1, 1)),
+    ],
+)
+def test_contexts_with_durations_are_exported(tmp_path, make_model, stays, sizes):
+    pytest.importorskip("onnxruntime")
     from mbrl_hdp.serving.export import export_onnx
+    from mbrl_hdp.serving.export_check import check_export
 
     model = make_model("cartpole")
-    stays = ([0.4, 0.0, 0.6], [0.0, 0.7, 0.8], [1.0, 0.0, 0.0], [0.0, 0.3, 0.2], [[0.0, 1.0], [1.0, 0.0]])
-    model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in stays), (2, 1)))
-    with pytest.raises(ConfigError, match="contexts of this model have phases"):
-        export_onnx(Served(tmp_path, 4, 1, None, model), tmp_path / "out")
-    # One phase each is a plain chain: what `fit` leaves where its comparison settles for geometric.
-    stays = ([0.4, 0.6], [0.9, 0.8], [0.0, 0.0], [0.1, 0.2], [[0.0, 1.0], [1.0, 0.0]])
-    model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in stays), (1, 1)))
-    assert "filter" in export_onnx(Served(tmp_path, 4, 1, None, model), tmp_path / "out")["files"]
+    model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in stays), sizes))
+    served = Served(tmp_path, 4, 1, None, model)
+    words = export_onnx(served, tmp_path / "out")
+    assert words["initial_states"] == (pytest.approx(stays[0]) if max(sizes) > 1 else None)
+    found = check_export(served, tmp_path / "out", num_steps=150)
+    assert found.belief < 1e-7  # `initial` of export.json has single precision
+    assert found.log_evidence < 1e-9
+    assert ("initial_states" in (tmp_path / "out" / "README.md").read_text()) == (max(sizes) > 1)

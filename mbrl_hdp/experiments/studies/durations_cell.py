@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
+from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.envs import MarkovChain
-from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, parts_of
+from mbrl_hdp.experiments.studies.cartpole_fit import episodes, fit_settings, held_out_episodes, parts_of
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.duration import Phases, labelled_stays, split_phases
-from mbrl_hdp.inference.duration_choice import choose_duration
+from mbrl_hdp.inference.duration_choice import choose_duration, without_phases
 from mbrl_hdp.inference.duration_fit import Episodes
 from mbrl_hdp.inference.fit import fit
-from mbrl_hdp.inference.model import Part
+from mbrl_hdp.inference.model import ContextModel, Part
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.scoring import align
-from mbrl_hdp.probability.hmm import viterbi
-from mbrl_hdp.types import ContextChain, TaskSpec
+from mbrl_hdp.probability import semi_markov
+from mbrl_hdp.probability.hmm import filter_contexts, viterbi
+from mbrl_hdp.types import ContextChain, PhaseChain, TaskSpec
 
 if TYPE_CHECKING:
     from mbrl_hdp.experiments.studies.study import Results, Settings
@@ -36,17 +39,43 @@ def run_cell(settings: Settings) -> Results:
 
 def _with_known_heads(settings: Settings) -> Results:
     cool_off = COOL_OFF if settings["variant"] == "cool-off" else 1
-    truth = _walk(MarkovChain.symmetric(2, SWITCH, cool_off), settings)
-    draw = np.random.default_rng([settings["seed"], 1])
-    readings = _SEPARATION * truth + draw.normal(size=truth.shape)
-    log_lik = torch.tensor(-0.5 * (readings[..., None] - _SEPARATION * np.arange(2)) ** 2)
-    lengths = torch.full((len(truth),), truth.shape[1])
+    chain = MarkovChain.symmetric(2, SWITCH, cool_off)
+    truth = _walk(chain, settings, 0)
+    log_lik, lengths = _read(truth, settings, 1)
     sticky = ContextChain(torch.full((2,), 0.5), torch.tensor([[0.9, 0.1], [0.1, 0.9]]))
     data = Episodes(log_lik, lengths, viterbi(sticky, log_lik, lengths).numpy())
     registry = load_registry()
     auto = Part("auto", registry.get("duration", "auto").spec.config())
     found = choose_duration(auto, data, TaskSpec(max_contexts=2), registry)
-    return _compared(split_phases(found.learned.chain), truth, [0, 1]) | found.entry()
+    phases = found.learned.chain
+    return _compared(split_phases(phases), truth, [0, 1]) | found.entry() | _held_out(phases, chain, settings)
+
+
+def _held_out(learned: PhaseChain, chain: MarkovChain, settings: Settings) -> Results:
+    """Return how evidence and labels of other episodes differ from those of the true chain, which has its counter."""
+    path = _walk(chain, settings, 2)
+    log_lik, lengths = _read(path, settings, 3)
+    exact = ContextChain(*(torch.from_numpy(part) for part in chain.with_counter()))
+    width = len(exact.initial) // chain.num_contexts
+    by_state = log_lik.repeat_interleave(width, -1)
+    own = semi_markov.filter_contexts(learned, log_lik, lengths).log_evidence
+    gain = own - filter_contexts(exact, by_state, lengths).log_evidence
+    labels = semi_markov.viterbi(learned, log_lik, lengths).numpy()
+    best = viterbi(exact, by_state, lengths).numpy() // width
+    return {"evidence": _mean_of(gain.numpy()), "labels": _mean_of((labels == path).mean(1) - (best == path).mean(1))}
+
+
+def _mean_of(differences: Float[np.ndarray, " N"]) -> dict[str, float]:
+    """Return the mean over episodes and its standard error."""
+    return {"mean": float(differences.mean()), "error": float(differences.std() / np.sqrt(len(differences)))}
+
+
+def _read(path: Int[np.ndarray, "N T"], settings: Settings, stream: int) -> tuple[Tensor, Tensor]:
+    """Return log-likelihoods of one noisy reading a step, and the lengths of the episodes."""
+    draw = np.random.default_rng([settings["seed"], stream])
+    readings = _SEPARATION * path + draw.normal(size=path.shape)
+    log_lik = torch.tensor(-0.5 * (readings[..., None] - _SEPARATION * np.arange(2)) ** 2)
+    return log_lik, torch.full((len(path),), path.shape[1])
 
 
 def _with_fit(settings: Settings) -> Results:
@@ -60,14 +89,29 @@ def _with_fit(settings: Settings) -> Results:
     to_true = align(model.most_likely(data), data.context).to_true.tolist()
     if model.phases is None:
         return {"name": "one context"}
-    return _compared(split_phases(model.phases), data.context, to_true) | model.report.duration
+    found = _compared(split_phases(model.phases), data.context, to_true) | model.report.duration
+    return found | _against_plain(model, held_out_episodes(words))
 
 
-def _walk(chain: MarkovChain, settings: Settings) -> Int[np.ndarray, "N T"]:
+def _against_plain(model: ContextModel, held_out: Trajectories) -> Results:
+    """Return how evidence and labels of other episodes differ from those of the same model with the prior's chain."""
+    plain = without_phases(model)
+    assert plain is not None
+    assert held_out.context is not None
+    gain = model.log_likelihood(held_out) - plain.log_likelihood(held_out)
+    right = [_is_right(each.most_likely(held_out), held_out.context).mean(1) for each in (model, plain)]
+    return {"evidence": _mean_of(gain), "labels": _mean_of(right[0] - right[1])}
+
+
+def _is_right(labels: Int[np.ndarray, "N T"], truth: Int[np.ndarray, "N T"]) -> Bool[np.ndarray, "N T"]:
+    return align(labels, truth).to_true[labels] == truth
+
+
+def _walk(chain: MarkovChain, settings: Settings, stream: int) -> Int[np.ndarray, "N T"]:
     """Draw paths of contexts; the counter is full at the beginning."""
     initial, transition = chain.with_counter()
     width = len(initial) // chain.num_contexts
-    draw = np.random.default_rng([settings["seed"], 0])
+    draw = np.random.default_rng([settings["seed"], stream])
     rows = np.concatenate([initial[None], transition]).cumsum(-1)
     state = np.full(settings["num_episodes"], -1)
     path = np.zeros((len(state), settings["num_steps"]), int)

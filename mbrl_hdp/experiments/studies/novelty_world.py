@@ -24,6 +24,8 @@ SWITCH = 0.05
 NOISE = 0.05
 # Data of this seed fixes the units of the noise, so that all data of a world has the same noise.
 _UNITS_SEED = 987_654
+# States are of order one; beyond this the integration is about to overflow.
+_DIVERGED = 1e6
 KNOWN = 2
 NEW = 2
 
@@ -48,14 +50,23 @@ class World:
     noise: FloatArray
 
     def simulate(self, context: IntArray, rng: np.random.Generator) -> Trajectories:
-        """Simulate episodes with given contexts, `N T`, under random actions."""
+        """Simulate episodes with given contexts, `N T`, under random actions.
+
+        Episodes in which the integration diverges are drawn again, with the same contexts.
+        """
+        obs, act = self._rows(context, rng)
+        while (is_bad := ~(np.abs(obs) < _DIVERGED).all((1, 2))).any():
+            obs[is_bad], act[is_bad] = self._rows(context[is_bad], rng)
+        return Trajectories(obs=obs, act=act, context=context)
+
+    def _rows(self, context: IntArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         num_episodes, num_steps = context.shape
         act = rng.uniform(-1.0, 1.0, (num_episodes, num_steps, self.act_dim))
         states = [self.start(rng, num_episodes)]
         for t in range(num_steps):
             mean = self.step(states[-1], act[:, t], context[:, t])
             states.append(mean + self.noise * rng.standard_normal(mean.shape))
-        return Trajectories(obs=np.stack(states, 1), act=act, context=context)
+        return np.stack(states, 1), act
 
     def known(self, num_episodes: int, rng: np.random.Generator) -> Trajectories:
         """Simulate episodes in which the two known contexts switch."""

@@ -16,6 +16,7 @@ from mbrl_hdp.inference.search.evidence import enriched, gain_of
 from mbrl_hdp.inference.search.exchange import exchanged
 from mbrl_hdp.inference.search.features import Features, Library, linear_features, monomials
 from mbrl_hdp.inference.search.labelling import label, part_of
+from mbrl_hdp.inference.search.memory import past_steps
 from mbrl_hdp.inference.search.moves import (
     Candidate,
     birth,
@@ -29,6 +30,7 @@ from mbrl_hdp.inference.search.moves import (
     split,
     without,
 )
+from mbrl_hdp.inference.search.noise_levels import NoiseLevels, noise_levels
 from mbrl_hdp.inference.search.regions import gated_evidence, jump_share, region_share
 from mbrl_hdp.inference.search.rows import Rows, make_rows
 from mbrl_hdp.inference.search.stages import begin
@@ -101,6 +103,8 @@ class Structure:
         features: features of the heads.
         history: verdicts on all divisions that were tried.
         time_s: seconds of processor time.
+        past_steps: earlier steps whose changes and inputs promise to explain what is left over (`memory.py`).
+        noise_levels: where one context was found, calm and rough times of it; None: there are none, or too much data.
     """
 
     probability: Float[np.ndarray, "N T K"]
@@ -110,6 +114,8 @@ class Structure:
     features: Features
     history: list[Verdict]
     time_s: float
+    past_steps: int = 0
+    noise_levels: NoiseLevels | None = None
 
     @property
     def num_contexts(self) -> int:
@@ -368,13 +374,17 @@ def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: floa
     rows = make_rows(part)
     search = _Search(rows, max_contexts, regions)
     begin("choosing features for one context")
-    current = search.run(one_context(rows, linear_features(Library(rows)), floor))
+    first = one_context(rows, linear_features(Library(rows)), floor)
+    pooled = first.state.mean_residual()
+    current = search.run(first)
     if _is_explained(current) and sharp_floor < floor:
         begin(f"{_found(current)}; choosing features for less noise")
         current = search.run(_sharpened(rows, current, sharp_floor))
     begin(f"{_found(current)}; labelling")
     rich = enriched(rows, current)
     labels = rich.state.weight.argmax(1)
+    is_one = current.num_contexts == 1 and max_contexts > 1 and part is data and not _is_explained(current)
+    left = current.state.mean_residual()
     return Structure(
         probability=rows.pad(rich.state.weight) if part is data else label(data, rows, current),
         transition=rich.state.transition,
@@ -383,6 +393,8 @@ def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: floa
         features=rich.features,
         history=search.history,
         time_s=time.process_time() - started,
+        past_steps=past_steps(rows, data.obs_dim, pooled, left),
+        noise_levels=noise_levels(rows, left, current.state.noise.floor, rich.state.evidence) if is_one else None,
     )
 
 
