@@ -152,6 +152,7 @@ NEAREST = (
     (
         "mbrl_hdp/inference",
         (
+            "tests/inference/test_agreement.py",
             "tests/inference/test_early_stopping.py",
             "tests/inference/test_fit.py",
             "tests/inference/test_fit_parts.py",
