@@ -12,12 +12,6 @@ from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DataError
 
-WIDE = 15
-"""Observation columns from which on a reduction is suggested, if few components hold almost all variance."""
-ENOUGH = 0.995
-"""Share of the variance that suggested components hold: what is left out may be where contexts differ."""
-_STRONGEST = 3
-
 
 @dataclass(frozen=True)
 class Reduction:
@@ -84,12 +78,18 @@ class Reduction:
         parts = (f"{name}: {self._strongest(number)}" for number, name in enumerate(names))
         return replace(log, data=data, obs_names=names, notes=(*log.notes, note, *parts))
 
-    def _strongest(self, component: int) -> str:
+    def _strongest(self, component: int, most: int = 3) -> str:
         """Return the columns with the largest weights in a component."""
         weights = np.array(self.directions)[:, component]
-        order = np.argsort(-np.abs(weights))[:_STRONGEST]
-        more = ", ..." if len(self.columns) > _STRONGEST else ""
+        order = np.argsort(-np.abs(weights))[:most]
+        more = ", ..." if len(self.columns) > most else ""
         return ", ".join(f"{weights[place]:+.2f} {self.columns[place]}" for place in order.tolist()) + more
+
+
+WIDE = 15
+"""Observation columns from which on a reduction is suggested, if few components hold almost all variance."""
+ENOUGH = 0.995
+"""Share of the variance that suggested components hold: what is left out may be where contexts differ."""
 
 
 def varying(data: Trajectories) -> Bool[np.ndarray, " S"]:
