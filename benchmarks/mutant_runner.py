@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,8 +67,11 @@ class Survey:
                 all tests.
         """
         found = self.callers.get(function) or list(self.seconds)
+        own, every = (Counter(test.split("::")[0] for test in tests) for tests in (found, self.seconds))
+        # Where all tests of a file call it, a fixture may do so: tests that call it themselves go first.
+        is_shared = {file: own[file] == every[file] for file in own}
         spent, chosen = 0.0, []
-        for test in sorted(found, key=self.seconds.__getitem__):
+        for test in sorted(found, key=lambda test: (is_shared[test.split("::")[0]], self.seconds[test])):
             spent += self.seconds[test]
             if spent > BUDGET and chosen:
                 break

@@ -64,7 +64,7 @@ NEAREST = (
     ("mbrl_hdp/probability", ("tests/probability",)),
     ("mbrl_hdp/belief", ("tests/belief", "tests/inference/test_online.py", RECORDS)),
     ("mbrl_hdp/distil", ("tests/distil", "tests/plugins/test_distillers.py", RECORDS)),
-    ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py",)),
+    ("mbrl_hdp/inference/head", ("tests/inference/test_heads.py", "tests/inference/test_head_kernels.py")),
     ("mbrl_hdp/inference/row_density", ("tests/inference/test_row_density.py", "tests/inference/test_online.py")),
     ("mbrl_hdp/inference/scoring", ("tests/inference/test_scoring.py", RECORDS)),
     ("mbrl_hdp/inference/schedule", ("tests/inference/test_schedule.py", "tests/inference/test_early_stopping.py")),
@@ -127,6 +127,16 @@ NEAREST = (
         "mbrl_hdp/inference/levels",
         ("tests/inference/test_levels.py", "tests/inference/test_revisit.py", RECORDS),
     ),
+    ("mbrl_hdp/inference/residuals", ("tests/inference/test_residuals.py",)),
+    (
+        "mbrl_hdp/inference/residual_split",
+        (
+            "tests/inference/test_residuals.py",
+            "tests/inference/test_revisit.py",
+            "tests/inference/test_small_choices.py",
+            RECORDS,
+        ),
+    ),
     (
         "mbrl_hdp/inference/re",
         (
@@ -142,6 +152,7 @@ NEAREST = (
     (
         "mbrl_hdp/inference",
         (
+            "tests/inference/test_agreement.py",
             "tests/inference/test_early_stopping.py",
             "tests/inference/test_fit.py",
             "tests/inference/test_fit_parts.py",

@@ -12,13 +12,6 @@ from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DataError
 
-WIDE = 15
-"""Observation columns from which on a reduction is suggested, if few components hold almost all variance."""
-ENOUGH = 0.995
-"""Share of the variance that suggested components hold: what is left out may be where contexts differ."""
-_STRONGEST = 3
-_FEWEST_ROWS = 2
-
 
 @dataclass(frozen=True)
 class Reduction:
@@ -47,7 +40,7 @@ class Reduction:
             DataError: if no two rows are complete.
         """
         rows = _complete_rows(log.data)
-        if len(rows) < _FEWEST_ROWS:
+        if rows is None:
             raise DataError("no two rows are complete: principal components cannot be found with so much missing")
         centre, scale = rows.mean(0), np.where(varying(log.data), rows.std(0), 0.0)
         if num_components > int((scale > 0).sum()):
@@ -85,12 +78,18 @@ class Reduction:
         parts = (f"{name}: {self._strongest(number)}" for number, name in enumerate(names))
         return replace(log, data=data, obs_names=names, notes=(*log.notes, note, *parts))
 
-    def _strongest(self, component: int) -> str:
+    def _strongest(self, component: int, most: int = 3) -> str:
         """Return the columns with the largest weights in a component."""
         weights = np.array(self.directions)[:, component]
-        order = np.argsort(-np.abs(weights))[:_STRONGEST]
-        more = ", ..." if len(self.columns) > _STRONGEST else ""
+        order = np.argsort(-np.abs(weights))[:most]
+        more = ", ..." if len(self.columns) > most else ""
         return ", ".join(f"{weights[place]:+.2f} {self.columns[place]}" for place in order.tolist()) + more
+
+
+WIDE = 15
+"""Observation columns from which on a reduction is suggested, if few components hold almost all variance."""
+ENOUGH = 0.995
+"""Share of the variance that suggested components hold: what is left out may be where contexts differ."""
 
 
 def varying(data: Trajectories) -> Bool[np.ndarray, " S"]:
@@ -124,7 +123,7 @@ def few_components(data: Trajectories) -> int | None:
     if num_columns < WIDE:
         return None
     rows = _complete_rows(data)
-    if len(rows) < _FEWEST_ROWS:
+    if rows is None:
         return None
     scale = np.where(is_varying, rows.std(0), 0.0)
     values = np.linalg.eigvalsh(np.cov(_standard(rows, rows.mean(0), scale).T))[::-1]
@@ -136,6 +135,8 @@ def _standard(rows: Float[np.ndarray, "*n S"], centre: np.ndarray, scale: np.nda
     return (rows - centre) * np.where(scale > 0, 1.0 / np.where(scale > 0, scale, 1.0), 0.0)
 
 
-def _complete_rows(data: Trajectories) -> Float[np.ndarray, "M S"]:
+def _complete_rows(data: Trajectories) -> Float[np.ndarray, "M S"] | None:
+    """Return the rows in which nothing is missing; None if there are fewer than two."""
     rows = data.obs[np.arange(data.max_steps + 1) <= data.lengths[:, None]]
-    return rows[np.isfinite(rows).all(-1)]
+    complete = rows[np.isfinite(rows).all(-1)]
+    return complete if len(complete) > 1 else None

@@ -7,6 +7,7 @@ An environment's preset has the numbers by profile and by the agent's family (`e
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings, setting
@@ -14,22 +15,27 @@ from mbrl_hdp.settings import check_settings, setting
 PROFILES = ("paper", "fast", "smoke")
 
 
+def _count(help: str) -> Any:
+    """Declare a number from 1 on that the environment's preset has."""
+    return setting(None, help, at_least=1)
+
+
 @dataclass
 class BudgetConfig:
     """Numbers of Algorithm 1; null takes the number of the environment's preset."""
 
-    warm_episodes: int | None = setting(None, "random episodes of the first epoch (N_warm)", at_least=1)
-    episodes_per_epoch: int | None = setting(None, "new episodes of every later epoch (N_traj)", at_least=1)
-    num_epochs: int | None = setting(None, "epochs, the warm start included (N_epochs)", at_least=1)
-    warm_model_steps: int | None = setting(None, "gradient steps of the first fit, per run", at_least=1)
-    model_steps: int | None = setting(None, "gradient steps of every later refit", at_least=1)
-    model_every: int | None = setting(None, "epochs from one refit of the model to the next", at_least=1)
-    model_batch: int | None = setting(None, "episodes in a minibatch of the model", at_least=1)
+    warm_episodes: int | None = _count("random episodes of the first epoch (N_warm)")
+    episodes_per_epoch: int | None = _count("new episodes of every later epoch (N_traj)")
+    num_epochs: int | None = _count("epochs, the warm start included (N_epochs)")
+    warm_model_steps: int | None = _count("gradient steps of the first fit, per run")
+    model_steps: int | None = _count("gradient steps of every later refit")
+    model_every: int | None = _count("epochs from one refit of the model to the next")
+    model_batch: int | None = _count("episodes in a minibatch of the model")
     warm_agent_updates: int | None = setting(None, "updates of the policy after the warm start", at_least=0)
     agent_updates: int | None = setting(None, "updates of the policy per epoch", at_least=0)
-    eval_every: int | None = setting(None, "epochs from one evaluation to the next", at_least=1)
-    eval_episodes: int | None = setting(None, "episodes of an evaluation during training", at_least=1)
-    final_eval_episodes: int | None = setting(None, "episodes of the last evaluation", at_least=1)
+    eval_every: int | None = _count("epochs from one evaluation to the next")
+    eval_episodes: int | None = _count("episodes of an evaluation during training")
+    final_eval_episodes: int | None = _count("episodes of the last evaluation")
 
 
 @dataclass(frozen=True)

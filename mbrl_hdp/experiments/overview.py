@@ -52,6 +52,7 @@ QUESTIONS = {
     "systems": "are the contexts of systems that nobody prepared found with defaults only?",
     "systems_fit": "what does `fit` with pure defaults say about these systems, and how often is its verdict right?",
     "systems_control": "does control with nothing but defaults reach the same planner that knows the truth?",
+    "logs": "what does `fit` with pure defaults say about logs as strangers record them?",
     "peers": "dynamax and hmmlearn on the same data, with the true number (cells of systems_fit)",
     "novelty": "a context that nobody has seen appears: how soon is it noticed, how often falsely, what is learned?",
     "belief_reliability": "is the filter right as often as it says? (on the models of novelty)",

@@ -23,6 +23,7 @@ from mbrl_hdp.report.advice import Advice, advise
 from mbrl_hdp.report.effects import Effect, effects
 from mbrl_hdp.report.label_counts import Counted, count_labels
 from mbrl_hdp.report.sensor_noise import sensor_noise
+from mbrl_hdp.report.sensor_spikes import sensor_spikes
 from mbrl_hdp.report.stays import StayFit, stay_fits
 from mbrl_hdp.report.summary_text import summary_text
 
@@ -211,8 +212,10 @@ def _equations(model: ContextModel, names: Names) -> list[list[str]]:
 
 
 def _remarks(model: ContextModel, found: Analysis | None, names: Names) -> list[str]:
-    about_data = [] if found is None else [*_holes(found, model.task.past), *sensor_noise(found, names.obs)]
-    return [*_past(model), *about_data]
+    if found is None:
+        return [*_past(model)]
+    about_sensors = (*sensor_noise(found, names.obs), *sensor_spikes(found.data, names.obs))
+    return [*_past(model), *_holes(found, model.task.past), *about_sensors]
 
 
 def _past(model: ContextModel) -> Iterator[str]:

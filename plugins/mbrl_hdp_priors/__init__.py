@@ -16,8 +16,6 @@ __all__ = ["BetaHdpPrior", "DirichletPrior", "HdpPrior", "MlePrior", "mbrl_hdp_r
 @hookimpl
 def mbrl_hdp_register_priors() -> Iterable[PluginSpec[ContextPrior]]:
     """Register the built-in priors."""
-    return [
-        PluginSpec("hdp", HdpConfig, build_hdp, "sticky hierarchical Dirichlet process (the paper's prior)"),
-        PluginSpec("dirichlet", DirichletConfig, build_dirichlet, "sticky Dirichlet rows without shared weights"),
-        PluginSpec("mle", MleConfig, build_mle, "no prior: the chain by maximum likelihood"),
-    ]
+    yield PluginSpec("hdp", HdpConfig, build_hdp, "sticky hierarchical Dirichlet process (the paper's prior)")
+    yield PluginSpec("dirichlet", DirichletConfig, build_dirichlet, "sticky Dirichlet rows without shared weights")
+    yield PluginSpec("mle", MleConfig, build_mle, "no prior: the chain by maximum likelihood")

@@ -173,7 +173,8 @@ def test_more_contexts_than_the_search_accepted_are_held_to_its_rules(monkeypatc
         assert "explain 60% of when one is left" in doubt(data, model)
         assert doubt(data, model, regions="allow") is None
     monkeypatch.setattr(runs_module, "LEAST_STAY", 0.99)
-    assert "steps only" in doubt(data, model)
+    stay = 1.0 / (1.0 - model.transition.diagonal().min())
+    assert doubt(data, model) == f"one stays for {stay:.1f} steps only"
 
 
 def test_a_run_is_repeated_from_other_heads_on_other_episodes(data, model):

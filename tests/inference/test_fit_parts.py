@@ -14,11 +14,14 @@ from mbrl_hdp.inference import runs as runs_module
 from mbrl_hdp.inference.building import Builder
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.fit import HeldOutScore, choose
+from mbrl_hdp.inference.parts import Part
+from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.runs import Job, Result, Runs, _continued, refits
-from mbrl_hdp.inference.schedule import PLAIN, POOLED, REFIT, TEMPERED, FitConfig
+from mbrl_hdp.inference.schedule import PLAIN, POOLED, REFIT, SEARCHED, TEMPERED, FitConfig
 from mbrl_hdp.inference.starts import Contexts, Start
 from mbrl_hdp.inference.trainer import RunLength
+from mbrl_hdp_distillers import ThresholdConfig
 
 QUICK = FitConfig(num_steps=2, polish_steps=1, num_restarts=1)
 
@@ -114,3 +117,35 @@ def test_a_run_confirms_the_search_by_its_labels_not_by_their_number(
     runs.results = [Result(start, model, score, length, 0.0) for start in (searched, random)]
     monkeypatch.setattr(runs_module, "agreement_with", lambda _, others, data: [agreement] * len(others))
     assert runs._is_confirmed(random) is is_confirmed
+
+
+@pytest.mark.parametrize(("num_steps", "taken"), [(1, 1 + 1), (3, 3 + 1), (8, 8 + 4)])
+def test_networks_take_half_as_many_steps_again_after_those_on_labels(build, model, data, num_steps, taken):
+    job = Job(FitConfig(num_steps=num_steps), EpisodeTensors.of(data), None, data)
+    labels = np.eye(2)[np.arange(20).reshape(4, 5) % 2]
+    start = Start("search", build.families[0], SEARCHED, Contexts(labels, np.full((2, 2), 0.5)))
+    with FitProgress(1, num_steps, is_wanted=False) as bar:
+        assert runs_module._train(model, job, start, 0, True, bar).num_steps == taken
+
+
+@pytest.mark.parametrize("true_one", [None, "_is_confirmed", "_is_outdone", "_is_explained"])
+def test_one_reason_is_enough_to_leave_a_run_out(build, data, true_one, monkeypatch):
+    runs = Runs(Job(QUICK, EpisodeTensors.of(data), None, data), build, None, None, 0, torch.device("cpu"))
+    for name in ("_is_confirmed", "_is_outdone", "_is_explained"):
+        monkeypatch.setattr(runs, name, lambda _, found=name == true_one: found)
+    assert runs._is_needless(Start("random", build.families[0], PLAIN)) is (true_one is not None)
+
+
+def test_polishing_does_not_ask_the_rule_of_distillation(data):
+    """With a threshold that no context reaches the polished model is the same as without any."""
+    polished = []
+    for threshold in (0.0, 0.6):
+        rule = Part("stationary", ThresholdConfig(train_threshold=threshold, test_threshold=0.0))
+        build = Builder(load_registry(), data, ("hdp", "linear", rule), 3, None, 0, RECIPES["robust"])
+        model = build(0, build.families[0])
+        model.extract()
+        job = Job(FitConfig(), EpisodeTensors.of(data), None, data)
+        runs_module.polish(model, job, 0, lambda *_: None, num_steps=10)
+        polished.append([*model.prior.parameters(), *model.dynamics.parameters()])
+    for one, two in zip(*polished, strict=True):
+        assert torch.equal(one, two)

@@ -215,3 +215,11 @@ def test_the_study_reads_the_robust_cells():
     assert len({str(cell) for cell in cells}) == len(cells) == 20
     shared = [cell for cell in cells if cell in robust.cells(None, False)]
     assert [cell["seed"] for cell in shared] == [100, 101, 102, 103, 104]
+
+
+@pytest.mark.parametrize(("recipe", "rate"), [("robust", 0.05), ("literal", 0.01)])
+def test_the_shared_weights_have_the_learning_rate_that_the_help_states(data, recipe, rate):
+    model = untrained(data)
+    groups = trainer_of(model, data, recipe).optimiser.param_groups
+    top = {id(value) for value in model.prior.top_parameters()}
+    assert [group["lr"] for group in groups if top & {id(value) for value in group["params"]}] == [rate]

@@ -12,11 +12,13 @@ from mbrl_hdp.errors import ConfigError, FitError
 from mbrl_hdp.inference.model import Part
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.scoring import align
+from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.slim import without_spurious
 from mbrl_hdp.inference.starts import Contexts, angle_columns, informed, plan_starts
-from mbrl_hdp.inference.structure import search_structure
+from mbrl_hdp.inference.structure import _divided, search_structure
 from mbrl_hdp_dynamics import DeltaMlpConfig, SparseConfig
 from tests.inference.test_fit import weak_prior, world
+from tests.inference.test_revisit import no_features
 
 
 def trajectories(name, variant="plain", seed=0, num_episodes=40):
@@ -153,6 +155,15 @@ def test_much_data_is_searched_in_part(monkeypatch):
     three = search_structure(data, 4, num_contexts=3)
     assert three.probability.shape == (*whole.probability.shape[:2], 3)
     np.testing.assert_allclose(three.probability.sum(-1)[data.is_step], 1.0)
+
+
+def test_a_divided_structure_has_its_evidence_per_transition():
+    data = world(10, 0)
+    one = np.ones((*data.is_step.shape, 1))
+    undivided = Structure(one, np.ones((1, 1)), 0.0, np.zeros(1), no_features(data), [], 0.0)
+    two = _divided(data, undivided, 2)
+    assert two.num_contexts == 2
+    assert 0.3 < two.evidence < 1.2  # 1.2 of the true densities, less what so few steps leave open
 
 
 def test_without_held_out_episodes_the_contexts_of_the_search_stand():

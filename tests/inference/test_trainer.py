@@ -171,6 +171,14 @@ def test_the_loss_of_a_held_chain_is_the_evidence_under_it():
     torch.testing.assert_close(-10.0 * loss.double(), wanted, rtol=1e-4, atol=1e-3)
 
 
+def test_the_loss_of_a_pooled_step_is_that_of_the_first_head_per_transition():
+    data = cycling(4, 10)
+    trainer = known_trainer(data)
+    trainer.dynamics.log_prior = lambda: trainer.dynamics.drift.new_tensor(7.0)
+    error = (np.diff(data.obs[..., 0], axis=1) - DRIFT[0]) / 0.05
+    assert trainer._pool_step() == pytest.approx((0.5 * np.square(error).sum() - 7.0) / 40, rel=1e-5)
+
+
 def test_only_priors_that_name_top_parameters_have_a_rate_for_them():
     prior = HdpPrior(3)
     assert [id(value) for value in _top_parameters(prior)] == [id(value) for value in prior.top_parameters()]

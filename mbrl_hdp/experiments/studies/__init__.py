@@ -37,6 +37,7 @@ _STUDIES = {
     "systems": "systems",
     "systems_fit": "systems_fit",
     "systems_control": "systems_control",
+    "logs": "logs",
     "raw_angles": "raw_angles",
     "peers": "peers",
     "scaling": "scaling",
