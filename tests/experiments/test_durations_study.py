@@ -21,12 +21,12 @@ def record(seed, evidence, variant="markov"):
     context = {"inside": 0.2, "after": 0.2, "true_after": 0.2, "mean": 5.0, "true_mean": 5.0}
     differences = {"evidence": {"mean": evidence, "error": 0.1}, "labels": {"mean": 0.001, "error": 0.1}}
     found = {"name": "geometric", "sizes": [1, 1], "contexts": [context], **differences}
-    return CellRecord({"variant": variant, "seed": seed}, found, "c", 1.0)
+    return CellRecord({"variant": variant, "seed": seed, "num_episodes": 150}, found, "c", 1.0)
 
 
-@pytest.mark.parametrize(("centre", "is_met"), [(-0.02, True), (-0.04, False), (0.5, True)])
+@pytest.mark.parametrize(("centre", "is_met"), [(-0.035, True), (-0.045, False), (0.5, True)])
 def test_gates_on_held_out_episodes_are_over_seeds(centre, is_met):
-    """Ten seeds with a standard error of .01: below by three of them is allowed."""
+    """Ten seeds with a standard error of .01: three of them and .01 for three estimates from 150 episodes are allowed."""
     values = [centre + (0.03 if seed % 2 else -0.03) for seed in range(100, 110)]
     page = load_study("durations").page(
         [record(seed, value) for seed, value in zip(range(100, 110), values, strict=True)]
