@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from mbrl_hdp.data.minari_files import load_minari, save_minari
 from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.npz_files import load_npz, save_npz
 from mbrl_hdp.data.roles import LogConfig
+from mbrl_hdp.data.spikes import is_spike, without_spikes
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import ConfigError, DataError
 
@@ -60,6 +62,19 @@ def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> L
         ConfigError: for settings of columns where the file has none.
     """
     config.check()
+    log = _read(path_or_id, config, rest)
+    return _without_spikes(log) if config.spikes == "drop" else log
+
+
+def _without_spikes(log: Log) -> Log:
+    """Take spikes for missing samples, and say how many."""
+    counts = is_spike(log.data).sum((0, 1)).tolist()
+    found = [f"{name} ({count})" for name, count in zip(log.obs_names, counts, strict=True) if count]
+    words = f"readings that jump away and come back are taken for missing: {', '.join(found) or 'none was found'}"
+    return replace(log, data=without_spikes(log.data), notes=(*log.notes, words))
+
+
+def _read(path_or_id: str | Path, config: LogConfig, rest: bool) -> Log:
     from mbrl_hdp.data.logs import read_text_log
     from mbrl_hdp.data.parquet_files import is_parquet, read_parquet_log
 
@@ -69,7 +84,7 @@ def read_log(path_or_id: str | Path, config: LogConfig, rest: bool = False) -> L
     if parts:
         from mbrl_hdp.data.many_files import joined_logs
 
-        return joined_logs(parts, [read_log(part, config, rest) for part in parts])
+        return joined_logs(parts, [_read(part, config, rest) for part in parts])
     if not has_columns(path_or_id):
         if not config.is_plain:
             raise ConfigError(

@@ -14,6 +14,7 @@ from mbrl_hdp.errors import ConfigError, DataError, short
 from mbrl_hdp.settings import check_settings, setting
 
 GAPS = ("episode", "missing")
+SPIKES = ("keep", "drop")
 _LISTS = ("obs", "act", "ignore")
 _MANY = (*_LISTS, "time", "missing")
 _SINGLE = ("episode", "time", "context", "reward", "terminated")
@@ -45,6 +46,9 @@ class LogConfig:
     allow_missing: bool = setting(False, "let NaN or empty cells in the data mark missing samples")
     missing: Any = setting(
         None, 'words or numbers that mark a missing sample, as in missing=[-9999,"Bad Input"]; implies allow_missing'
+    )
+    spikes: str = setting(
+        "keep", "drop: readings that jump away and come back at once are missing samples", choices=SPIKES
     )
     max_rows: int | None = setting(
         2_000_000,

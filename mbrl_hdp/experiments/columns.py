@@ -92,7 +92,8 @@ class ColumnNames:
     def _read(self, source: str, config: LogConfig, changes: dict[str, Any]) -> Log:
         is_named = self.obs != numbered("obs_", len(self.obs)) or self.act != numbered("act_", len(self.act))
         if not has_columns(source) or not is_named or config.is_plain:
-            log = read_log(source, config if has_columns(source) else LogConfig(allow_missing=config.allow_missing))
+            plain = LogConfig(allow_missing=config.allow_missing, spikes=config.spikes)
+            log = read_log(source, config if has_columns(source) else plain)
             return self._reordered(log, source)
         asked = {"obs": list(self.obs), "act": list(self.act) or None}
         return read_log(source, replace(config, **{**asked, **changes}), rest=True)

@@ -10,7 +10,7 @@ from mbrl_hdp import Trajectories
 from mbrl_hdp.cli import main
 from mbrl_hdp.data.files import read_log
 from mbrl_hdp.data.roles import LogConfig
-from mbrl_hdp.errors import DataError
+from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.experiments.fit_command import prepare, run_job
 from mbrl_hdp.experiments.label_command import label_file
 from tests.data.make_logs import CASES, FOLDER
@@ -106,6 +106,17 @@ class TestHabits:
         assert np.isnan(log.data.obs[0, 1:3, 0]).all()
         note = "y is -999 in 1 row, far from its other values: if that marks missing samples, add missing=[-999]"
         assert log.notes == (note,)
+
+    def test_spikes_are_dropped_on_request(self, tmp_path):
+        rows = [[0.1 * t, t % 3] for t in range(60)]
+        rows[20][0] += 9.0
+        path = self.write(tmp_path, "x,y\n" + "\n".join(f"{x},{y}" for x, y in rows) + "\n")
+        assert np.isfinite(read_log(path, LogConfig(obs=["x", "y"])).data.obs).all()
+        log = read_log(path, LogConfig(obs=["x", "y"], spikes="drop"))
+        assert np.argwhere(np.isnan(log.data.obs)).tolist() == [[0, 20, 0]]
+        assert log.notes == ("readings that jump away and come back are taken for missing: x (1)",)
+        with pytest.raises(ConfigError, match="spikes"):
+            read_log(path, LogConfig(obs=["x", "y"], spikes="mend"))
 
     def test_one_reading_a_row_is_explained(self, tmp_path):
         path = self.write(tmp_path, "t,tag,value\n0,temp,1.5\n0,flow,1.6\n1,temp,1.7\n")

@@ -26,7 +26,7 @@ def record(seed, evidence, variant="markov"):
 
 @pytest.mark.parametrize(("centre", "is_met"), [(-0.035, True), (-0.045, False), (0.5, True)])
 def test_gates_on_held_out_episodes_are_over_seeds(centre, is_met):
-    """Ten seeds with a standard error of .01: three of them and .01 for three estimates from 150 episodes are allowed."""
+    """Ten seeds with a standard error of .01: three of them are allowed, and .01 for three estimates."""
     values = [centre + (0.03 if seed % 2 else -0.03) for seed in range(100, 110)]
     page = load_study("durations").page(
         [record(seed, value) for seed, value in zip(range(100, 110), values, strict=True)]

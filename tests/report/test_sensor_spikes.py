@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from mbrl_hdp import Trajectories
-from mbrl_hdp.report.sensor_spikes import is_spike, sensor_spikes
+from mbrl_hdp.data.spikes import is_spike, without_spikes
+from mbrl_hdp.report.sensor_spikes import sensor_spikes
 
 
 def walk(num_steps: int = 500) -> np.ndarray:
@@ -44,3 +45,27 @@ def test_padding_and_missing_readings_do_not_count() -> None:
     obs[0, 300:] = 0.0
     obs[1, 77, 0] = np.nan
     assert not is_spike(Trajectories(obs, lengths=[250, 500], allow_missing=True)).any()
+
+
+def test_a_level_that_a_pump_turns_round_has_no_spikes() -> None:
+    """A turn lies between its neighbours' means as a spike does, but no further away than the level moves anyway."""
+    move = np.where(np.arange(400) // 25 % 2, -0.1, 0.1)
+    level = np.concatenate([[0.0], np.cumsum(move)])
+    obs = np.stack([level, level + np.random.default_rng(0).normal(0.0, 1e-4, 401)], -1)[None]
+    assert not is_spike(Trajectories(obs)).any()
+    obs[0, 100] += 1.0
+    assert np.argwhere(is_spike(Trajectories(obs))).tolist() == [[0, 100, 0], [0, 100, 1]]
+
+
+def test_dropped_spikes_are_missing_and_nothing_else_changes() -> None:
+    obs = walk()
+    spiky = obs.copy()
+    spiky[1, [50, 200], 1] -= 4.0
+    context = np.zeros((2, 500), int)
+    found = without_spikes(Trajectories(spiky, context=context))
+    assert np.argwhere(np.isnan(found.obs)).tolist() == [[1, 50, 1], [1, 200, 1]]
+    np.testing.assert_array_equal(found.obs[~np.isnan(found.obs)], obs[~np.isnan(found.obs)])
+    np.testing.assert_array_equal(found.context, context)
+    clean = Trajectories(obs)
+    assert without_spikes(clean) is clean
+    assert without_spikes(Trajectories(obs[:, :2])).num_transitions == 2

@@ -51,8 +51,8 @@ def page(records: list[CellRecord]) -> Page:
         "the true stays (Kaplan-Meier). Largest difference of the two contexts. Evidence (nats an episode) and labels "
         "(% of the steps right): of other episodes, less those of the true chain with its counter; on cart-pole less "
         "those of the same heads with the chain of their prior; ± standard error over episodes, in gates over "
-        f"seeds. The true chain knows its {NUM_PARAMETERS} parameters; whoever estimates them from as many episodes as are "
-        "then predicted loses half a nat for each on average, in all episodes together. The gates of the evidence "
+        f"seeds. The true chain knows its {NUM_PARAMETERS} parameters; whoever estimates them from as many episodes as "
+        "are then predicted loses half a nat for each on average, in all episodes together. The gates of the evidence "
         f"allow for that (they did not at first, and were missed by it).\n\n{words}\n\n"
     )
     return Page(body + table(columns, rows), _gates(records))
