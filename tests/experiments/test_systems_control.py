@@ -83,12 +83,28 @@ def test_the_told_chain_stays_as_long_as_the_system():
     np.testing.assert_allclose(model.transition.sum(1), 1.0, rtol=1e-6)
 
 
+def test_the_told_model_filters_exactly(name):
+    """One step later it is sure of the context that acted, wherever that made a difference."""
+    obs, act, context, after, _ = played(name)
+    model = told_model(build_system(name), max_contexts=6)
+    online = model.online_filter()
+    online.reset(obs[0])
+    for now, action, acted, then in zip(obs, act, context, after, strict=True):
+        guesses = [model.dynamics.predict(*map(torch.as_tensor, (now[None], action[None], np.array([number]))))
+                   for number in range(model.num_contexts)]  # fmt: skip
+        away = np.array([np.abs(guess.numpy() - then).max() for guess in guesses])
+        online.update(action, then)
+        is_other = away > 0.02
+        assert not is_other[acted]
+        assert online.filtered[is_other].sum() < 1e-6
+
+
 def record(settings, share):
     results = {
         "summary": {
             "returns": [80 * share, 120 * share, 0.0], "truth_fed": None, "num_contexts": 2, "context_accuracy": None
         },
-        "told": [80.0, 120.0], "train_curve": [[100, 10.0]],
+        "filtered": [80.0, 120.0], "told": [160.0, 240.0], "train_curve": [[100, 10.0]],
     }  # fmt: skip
     return CellRecord(settings, results, "abc", 1.0)
 

@@ -1,4 +1,4 @@
-"""One cell of `systems_control`: C-CEM with defaults on a system, then the same planner that knows the truth."""
+"""One cell of `systems_control`: C-CEM with defaults on a system, then the same planner with the true equations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mbrl_hdp.control.agent import Epoch
-from mbrl_hdp.control.tracker import TruthTracker
+from mbrl_hdp.control.tracker import BeliefTracker, ContextTracker, TruthTracker
 from mbrl_hdp.envs.systems import build_system
 from mbrl_hdp.envs.systems.control import ENV_ID
 from mbrl_hdp.experiments.config import MainConfig, check_config, load_config
@@ -34,8 +34,9 @@ def run(settings: Settings) -> Results:
     """Train with nothing but defaults; play the reported episodes again with the truth.
 
     Returns:
-        `summary`: summary.json; `curve`, `train_curve`: as in `train_cell`; `told`: returns of the first of these
-        episodes when the planner, with the same settings, has the true equations and chain and knows the context.
+        `summary`: summary.json; `curve`, `train_curve`: as in `train_cell`; `filtered`: returns of the first of these
+        episodes when the planner, with the same settings, has the true equations and chain and filters the context
+        with them; `told`: the same when it knows the acting context.
     """
     config = replace(_config(settings), seed=settings["seed"])
     name = f"systems_control_{settings['system']}"
@@ -45,20 +46,31 @@ def run(settings: Settings) -> Results:
             "summary": json.loads((folder / "summary.json").read_text()),
             "curve": learning_curve(rows),
             "train_curve": training_curve(rows),
-            "told": play_told(finished, settings["system"]),
+            **play_told(finished, settings["system"]),
         }
 
 
-def play_told(run: Run, system: str) -> list[float]:
-    """Play the first reported episodes with the run's planner on the true equations; it knows the acting context."""
+def play_told(run: Run, system: str) -> dict[str, list[float]]:
+    """Play the first reported episodes with the run's planner on the true equations.
+
+    Returns:
+        `filtered`: returns where the context is filtered, as well as anybody can; `told`: where it is known.
+    """
     assert run.model is not None
     assert run.data is not None
     known = told_model(build_system(system), run.model.task.max_contexts)
     run.agent.learn(Epoch(run.data, None, known, is_refit=True, num_updates=0))
-    tracker = TruthTracker(run.task.obs_dim, known.task.max_contexts)
+    trackers = {
+        "filtered": BeliefTracker(known),
+        "told": TruthTracker(run.task.obs_dim, known.task.max_contexts),
+    }
+    return {name: _returns(run, name, tracker) for name, tracker in trackers.items()}
+
+
+def _returns(run: Run, name: str, tracker: ContextTracker) -> list[float]:
     num = min(run.budget.final_eval_episodes, MOST_TOLD)
     with SilentLog(num, is_wanted=False) as log, reported(run):
-        records = play_evaluation(run, num, "told", log, tracker)
+        records = play_evaluation(run, num, name, log, tracker)
     return [round(record.episode_return, 4) for record in records]
 
 
