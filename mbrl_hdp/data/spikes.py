@@ -10,35 +10,49 @@ from jaxtyping import Bool, Float
 
 from mbrl_hdp.data.trajectories import Trajectories
 
-# A spike lies this many usual deviations away from the mean of its neighbours ...
+# A spike lies this many usual deviations away from the line through its four neighbours ...
 _FAR = 12.0
-# ... and this many times as far as nine in ten readings move in a step: a pump that is reversed turns a level round
-# within a step, but no further away than it moves anyway.
-_FASTER = 3.0
-_MOST_MOVES = 0.9
+# ... and this many times as far as any of them: where a pump turns a level round within a step, three times.
+_FARTHER = 6.0
 # Spikes are rare: a column with more of them moves that way.
 MOST_SHARE = 0.05
 _USUAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
+_PLACES = (-2, -1, 1, 2)
 
 
 def is_spike(data: Trajectories) -> Bool[np.ndarray, "N T1 S"]:
-    """Mark readings that lie far from both neighbours, which are close to each other; none where these are not rare."""
-    obs: Float[np.ndarray, "N T1 S"] = np.where(
-        (np.arange(data.max_steps + 1) <= data.lengths[:, None])[..., None], data.obs, np.nan
-    )
-    marked = np.zeros(obs.shape, dtype=bool)
-    if data.max_steps < 2:
-        return marked
+    """Mark readings that lie far from the line through their neighbours; none in a column where these are not rare.
+
+    The first two and the last two readings of an episode are not judged, and spikes beside each other hide each other.
+    """
+    is_read = (np.arange(data.max_steps + 1) <= data.lengths[:, None])[..., None]
+    obs: Float[np.ndarray, "N T1 S"] = np.where(is_read, data.obs, np.nan)
+    if data.max_steps < len(_PLACES):
+        return np.zeros(obs.shape, dtype=bool)
+    marked = _is_far(obs)
+    return marked & (marked.sum((0, 1)) <= MOST_SHARE * (data.lengths + 1).sum())
+
+
+def _is_far(obs: Float[np.ndarray, "N T1 S"]) -> Bool[np.ndarray, "N T1 S"]:
+    """Mark readings far from the least-squares line through the two before and the two after, which lie close to it."""
+    size = obs.shape[1] - 4
+    near = np.stack([obs[:, 2 + place : 2 + place + size] for place in _PLACES])
+    places = np.array(_PLACES, float)[:, None, None, None]
+    slope = (places * near).sum(0) / (places**2).sum()
+    spread = np.abs(near - near.mean(0) - slope * places).max(0)
+    away = np.abs(obs[:, 2:-2] - near.mean(0))
+    usual, marked = _usual(obs), np.zeros(obs.shape, dtype=bool)
+    marked[:, 2:-2] = (usual > 0.0) & (away > _FAR * usual) & (away > _FARTHER * spread)
+    return marked
+
+
+def _usual(obs: Float[np.ndarray, "N T1 S"]) -> Float[np.ndarray, " S"]:
+    """Return how far readings of each column usually lie from the mean of their neighbours; 0 where none is known."""
     away = obs[:, 1:-1] - 0.5 * (obs[:, :-2] + obs[:, 2:])
-    for column in range(data.obs_dim):
-        least = _least(away[..., column], np.diff(obs[..., column], axis=1))
-        if least > 0.0:
-            with np.errstate(invalid="ignore"):
-                is_far = np.abs(away[..., column]) > least
-                is_back = np.abs(obs[:, 2:, column] - obs[:, :-2, column]) < np.abs(away[..., column])
-            marked[:, 1:-1, column] = is_far & is_back
-    is_rare = marked.sum((0, 1)) <= MOST_SHARE * (data.lengths + 1).sum()
-    return marked & is_rare
+    columns = [column[np.isfinite(column)] for column in away.reshape(-1, obs.shape[2]).T]
+    return np.array(
+        [_USUAL * float(np.median(np.abs(each - np.median(each)))) if each.size else 0.0 for each in columns]
+    )
 
 
 def without_spikes(data: Trajectories) -> Trajectories:
@@ -53,12 +67,3 @@ def without_spikes(data: Trajectories) -> Trajectories:
     obs = np.where(marked, np.nan, data.obs)
     arrays = {name: getattr(data, name) for name in ("act", "lengths", "context", "reward", "terminated")}
     return Trajectories(obs=obs, **arrays, allow_missing=True, names=data.names)
-
-
-def _least(away: Float[np.ndarray, "N T"], moves: Float[np.ndarray, "N T"]) -> float:
-    """Return how far away a spike of this column lies at least; 0 where that cannot be known."""
-    away, moves = away[np.isfinite(away)], np.abs(moves[np.isfinite(moves)])
-    if not away.size:
-        return 0.0
-    usual = _USUAL * float(np.median(np.abs(away - np.median(away))))
-    return max(_FAR * usual, _FASTER * float(np.quantile(moves, _MOST_MOVES)))
