@@ -108,7 +108,7 @@ class TestHabits:
         assert log.notes == (note,)
 
     def test_spikes_are_dropped_on_request(self, tmp_path):
-        rows = [[0.1 * t, t % 3] for t in range(60)]
+        rows = [[0.1 * t + 0.01 * (-1) ** t, t % 3] for t in range(60)]
         rows[20][0] += 9.0
         path = self.write(tmp_path, "x,y\n" + "\n".join(f"{x},{y}" for x, y in rows) + "\n")
         assert np.isfinite(read_log(path, LogConfig(obs=["x", "y"])).data.obs).all()
