@@ -15,7 +15,7 @@ _FAR = 12.0
 # ... and this many times as far as any of them: where a pump turns a level round within a step, three times.
 _FARTHER = 6.0
 # Spikes are rare: a column with more of them moves that way.
-MOST_SHARE = 0.05
+_MOST_SHARE = 0.05
 _USUAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
 _PLACES = (-2, -1, 1, 2)
 
@@ -30,7 +30,7 @@ def is_spike(data: Trajectories) -> Bool[np.ndarray, "N T1 S"]:
     if data.max_steps < len(_PLACES):
         return np.zeros(obs.shape, dtype=bool)
     marked = _is_far(obs)
-    return marked & (marked.sum((0, 1)) <= MOST_SHARE * (data.lengths + 1).sum())
+    return marked & (marked.sum((0, 1)) <= _MOST_SHARE * (data.lengths + 1).sum())
 
 
 def _is_far(obs: Float[np.ndarray, "N T1 S"]) -> Bool[np.ndarray, "N T1 S"]:

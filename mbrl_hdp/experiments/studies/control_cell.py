@@ -54,7 +54,7 @@ def play_told(run: Run, system: str) -> dict[str, list[float]]:
     """Play the first reported episodes with the run's planner on the true equations.
 
     Returns:
-        `filtered`: returns where the context is filtered, as well as anybody can; `told`: where it is known.
+        `filtered`: returns where the context is filtered; `told`: where it is known.
     """
     assert run.model is not None
     assert run.data is not None

@@ -30,7 +30,6 @@ def _cell(system: str, seed: int, profile: str) -> Settings:
 
 def page(records: list[CellRecord]) -> Page:
     """Show every system: its return beside those of planners with the true equations, and what contexts are worth."""
-    records = [record for record in records if FILTERED in record.results]
     groups = {name: [r for r in records if r.settings["system"] == name] for name in GOALS}
     groups = {name: group for name, group in groups.items() if group}
     columns = (
@@ -38,6 +37,7 @@ def page(records: list[CellRecord]) -> Page:
         *("contexts", "accuracy"),
     )
     rows = [[name, *_row(group)] for name, group in groups.items()]
+    groups = {name: group for name, group in groups.items() if _has(group, FILTERED)}
     good = sum(share_of(group) >= SHARE for group in groups.values())
     body = (
         "Five systems of [systems](systems.md) as gymnasium environments with a goal each "
@@ -45,10 +45,11 @@ def page(records: list[CellRecord]) -> Page:
         "env.id=mbrl_hdp.envs.systems.control:SuiteSystem-v0 +env.kwargs.system=unicycle agent=c_cem profile=fast`. "
         "There is no preset: transition model, number of contexts and the planner's settings are found by the run. "
         f"{LEGEND} Exact filter: the first 20 of the same episodes and the same planner settings, with the true "
-        "equations and the true chain, the context filtered with them: as much as anybody can know who is not told "
-        "the context before it acts. Truth known: the same with the acting context known. Shares: our mean return of "
-        "these episodes over these. Context known: the learned model, the acting context known. Random: the first "
-        "episodes of the run."
+        "equations and a chain with the true mean stays, the context filtered with them: nobody who acts can be told "
+        "the context before it does. Truth known: the same with the acting context known; the gate was about this "
+        "share at first, and was changed after the first cell (pendulum, .865). Shares: our mean return of these "
+        "episodes over these. Context known: the learned model, the acting context known. Random: the first episodes "
+        "of the run."
     )
     gate = Gate(
         f"at least {SHARE:.0%} of the return with the exact filter, on {ENOUGH} of {len(GOALS)} systems",
@@ -65,6 +66,11 @@ def share_of(group: list[CellRecord], reference: str = FILTERED) -> float:
     return mean(map(mean, ours)) / mean(map(mean, best))
 
 
+def _has(group: list[CellRecord], reference: str) -> bool:
+    """Whether all cells were played against this reference; the first one was only told the context."""
+    return all(reference in record.results for record in group)
+
+
 def _row(group: list[CellRecord]) -> list[str]:
     fed = [record.results["summary"]["truth_fed"] for record in group]
     accuracy = [record.results["summary"]["context_accuracy"] for record in group]
@@ -72,8 +78,9 @@ def _row(group: list[CellRecord]) -> list[str]:
         words
         for reference in (FILTERED, TOLD)
         for words in (
-            f"{mean(mean(record.results[reference]) for record in group):.2f}",
-            f"{share_of(group, reference):.3f}",
+            (f"{mean(mean(record.results[reference]) for record in group):.2f}", f"{share_of(group, reference):.3f}")
+            if _has(group, reference)
+            else ("-", "-")
         )
     ]
     return [
