@@ -22,6 +22,7 @@ from mbrl_hdp.inference.arrangement import Arranged, with_contexts
 from mbrl_hdp.inference.building import Builder, build_model
 from mbrl_hdp.inference.choice import HeldOutScore, choose, held_out_score
 from mbrl_hdp.inference.devices import check_device, has_small_networks, resolve_device
+from mbrl_hdp.inference.division import divide_on
 from mbrl_hdp.inference.duration_choice import duration_part, learn_duration, without_phases
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.levels import add_levels
@@ -30,12 +31,13 @@ from mbrl_hdp.inference.precision import check_precision
 from mbrl_hdp.inference.progress import POLISH, FitProgress, search_progress
 from mbrl_hdp.inference.recipes import RECIPES
 from mbrl_hdp.inference.revisit import Revisit, revisit
-from mbrl_hdp.inference.runs import Job, Runs, length_entry, polish, refits
+from mbrl_hdp.inference.runs import Runs, refits
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.stages import heard_by
 from mbrl_hdp.inference.starts import NOISE_LEVELS, SeveralDynamics, informed
 from mbrl_hdp.inference.structure import search_structure
+from mbrl_hdp.inference.training import Job, length_entry, polish
 from mbrl_hdp.seeding import sub_seed
 from mbrl_hdp.settings import check_settings
 from mbrl_hdp.workers import OpenWorkers, open_workers
@@ -131,8 +133,7 @@ def fit(
     num_steps = len(starts) * config.num_steps + config.polish_steps
     with FitProgress(len(starts), num_steps, progress is True, tell=progress) as bar:
         runs.take_all(starts, bar, workers)
-        again = _revisited(runs, train, config, bar)
-        runs.take_all(again.starts, bar, workers)
+        again = _with_other_contexts(runs, train, bar, workers)
         best = runs.choose()
         model = runs.results[best].model
         polished = _polished(model, data, held_out, runs, bar) if recipe.is_polished else {}
@@ -239,9 +240,18 @@ def _labels_by_search(
     return None if found is None else found.labels
 
 
-def _revisited(runs: Runs, train: Trajectories, config: FitConfig, bar: FitProgress) -> Revisit:
+def _with_other_contexts(runs: Runs, train: Trajectories, bar: FitProgress, workers: OpenWorkers) -> Revisit:
+    """Train the candidates with other contexts that compete with a refit; return what led to them."""
+    again = _revisited(runs, train, bar)
+    runs.take_all(again.starts, bar, workers)
+    if again.entry and runs.reset is not None and runs.job.config.num_contexts is None:
+        divide_on(runs, train, bar, workers)
+    return again
+
+
+def _revisited(runs: Runs, train: Trajectories, bar: FitProgress) -> Revisit:
     """Return the candidates with other contexts that compete with a refit; none for a fit that starts afresh."""
-    before = runs.warm_start
+    before, config = runs.warm_start, runs.job.config
     if before is None or config.start != "search" or not runs.results:
         return Revisit()
     if runs.results[0].model.num_contexts == config.num_contexts:

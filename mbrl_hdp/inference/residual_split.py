@@ -15,7 +15,7 @@ from mbrl_hdp.inference.episodes import some_episodes
 from mbrl_hdp.inference.levels import best_merge
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.residuals import own_residuals
-from mbrl_hdp.inference.search.em import run, start_state
+from mbrl_hdp.inference.search.em import State, run, start_state
 from mbrl_hdp.inference.search.rows import Rows, make_rows
 from mbrl_hdp.inference.search.search import FLOOR, SHARP_FLOOR
 from mbrl_hdp.inference.search.starts import signed_splits
@@ -52,27 +52,47 @@ class Look:
         return float(self.gains.max())
 
 
+@dataclass(frozen=True)
+class Halves:
+    """The best division of one context by what its head leaves over.
+
+    Attributes:
+        gain: evidence per step of all data that two heads in place of one gain; at least 0.
+        index: observed steps of the context.
+        weight: probability of both halves at these steps, the half that the head explains better first.
+    """
+
+    gain: float
+    index: Int[np.ndarray, " m"]
+    weight: Float[np.ndarray, "m 2"]
+
+
 def look_at(model: ContextModel, data: Trajectories) -> Look:
     """Look for contexts to divide or to merge; a few tenths of a second a context, whatever the size of the data."""
     started = time.process_time()
     part = some_episodes(data, _MOST_ROWS)
-    found = model.analyse(part)
-    return Look(_split_gains(model, found), _merge(model, part), time.process_time() - started)
+    gains = np.zeros(model.num_contexts)
+    for context, halves in divisions(model, model.analyse(part)).items():
+        gains[context] = halves.gain
+    return Look(gains, _merge(model, part), time.process_time() - started)
 
 
-def _split_gains(model: ContextModel, found: Analysis) -> Float[np.ndarray, " k"]:
+def divisions(model: ContextModel, found: Analysis) -> dict[int, Halves]:
+    """Return the best division of every context that has enough steps and leaves something over."""
     rows = make_rows(found.data)
     labels = found.most_likely[found.data.is_observed]
     left = own_residuals(model, found.data, labels)[:, rows.target_columns] / rows.target_scale
-    gains = np.zeros(model.num_contexts)
+    divided = {}
     for context in range(model.num_contexts):
         index = np.flatnonzero(labels == context)
         spread = float(np.sqrt(np.square(left[index]).mean(0)).max(initial=0.0)) if len(index) else 0.0
         if len(index) < _FEWEST_ROWS or spread < SHARP_FLOOR:
             continue
         floor = FLOOR if spread >= 2.0 * FLOOR else SHARP_FLOOR
-        gains[context] = _gain(_only(rows, index, left[index]), floor) / len(rows)
-    return gains
+        gain, weight = _halve(_only(rows, index, left[index]), floor)
+        size = (np.square(left[index]).sum(1) @ weight) / np.maximum(weight.sum(0), 1e-12)
+        divided[context] = Halves(gain / len(rows), index, weight[:, np.argsort(size)])
+    return divided
 
 
 def _only(rows: Rows, index: Int[np.ndarray, " m"], targets: Float[np.ndarray, "m Y"]) -> Rows:
@@ -88,17 +108,18 @@ def _only(rows: Rows, index: Int[np.ndarray, " m"], targets: Float[np.ndarray, "
     )
 
 
-def _gain(rows: Rows, floor: float) -> float:
-    """Return the cross-fitted evidence of two heads over that of one, for residuals; at least 0.
+def _halve(rows: Rows, floor: float) -> tuple[float, Float[np.ndarray, "m 2"]]:
+    """Return the cross-fitted evidence of two heads over that of one, for residuals, at least 0; and the two halves.
 
     Both may use the same features, so that what one larger head could explain is no gain.
     """
     basis = _basis(rows)
-    one = _evidence(rows, basis, np.ones((len(rows), 1)), floor)
+    one = _evidence(_settled(rows, basis, np.ones((len(rows), 1)), floor))
     spread = np.maximum(np.sqrt(np.square(rows.targets).mean(0)), floor)
     scores = signed_splits(rows, rows.targets / spread, np.ones(len(rows)), num_directions=1)
-    halves = [np.stack([0.5 + 0.45 * score, 0.5 - 0.45 * score], 1) for score in scores]
-    return max(0.0, max(_evidence(rows, basis, half, floor) for half in halves) - one)
+    starts = [np.stack([0.5 + 0.45 * score, 0.5 - 0.45 * score], 1) for score in scores]
+    best = max((_settled(rows, basis, start, floor) for start in starts), key=_evidence)
+    return max(0.0, _evidence(best) - one), best.weight
 
 
 def _basis(rows: Rows) -> Float[np.ndarray, "m D"]:
@@ -109,11 +130,15 @@ def _basis(rows: Rows) -> Float[np.ndarray, "m D"]:
     return np.stack(columns if len(columns) <= _MOST_COLUMNS else columns[: 1 + x.shape[1]], 1)
 
 
-def _evidence(rows: Rows, basis: Float[np.ndarray, "m D"], weight: Float[np.ndarray, "m n"], floor: float) -> float:
+def _settled(rows: Rows, basis: Float[np.ndarray, "m D"], weight: Float[np.ndarray, "m n"], floor: float) -> State:
     state = start_state(rows, weight, floor)
     if weight.shape[1] > 1:
         run(rows, basis, state, _EARLY_STEPS, _VOTES, _LEAVE)
-    return float(run(rows, basis, state, _FREE_STEPS, tolerance=1e-3).evidence.sum())
+    return run(rows, basis, state, _FREE_STEPS, tolerance=1e-3)
+
+
+def _evidence(state: State) -> float:
+    return float(state.evidence.sum())
 
 
 def _merge(model: ContextModel, data: Trajectories) -> tuple[int, ...] | None:

@@ -106,15 +106,20 @@ def _regrouped(model: ContextModel, data: Trajectories, structure: Structure, bu
     """
     places, parents = _places(model, model.most_likely(data), structure)
     part = _with_terms(model.parts.dynamics, structure)
-    if part == model.parts.dynamics:
-        begun = copy.deepcopy(model)
-        with torch.no_grad():
-            for values in begun.dynamics.parameters():
-                values[torch.as_tensor(places)] = values[torch.as_tensor(parents)].clone()
-    else:
-        begun = build(part)
+    begun = with_copied_heads(model, places, parents) if part == model.parts.dynamics else build(part)
     contexts = Contexts(structure.probability, structure.transition, places)
     return Start("search", part, SEARCHED, contexts, model=begun)
+
+
+def with_copied_heads(
+    model: ContextModel, places: Int[np.ndarray, " n"], parents: Int[np.ndarray, " n"]
+) -> ContextModel:  # fmt: skip
+    """Return a copy of a model in which every slot of `places` has the head of the slot of `parents`."""
+    begun = copy.deepcopy(model)
+    with torch.no_grad():
+        for values in begun.dynamics.parameters():
+            values[torch.as_tensor(places)] = values[torch.as_tensor(parents)].clone()
+    return begun
 
 
 def _places(

@@ -15,20 +15,16 @@ from mbrl_hdp.errors import DivergenceError, FitError
 from mbrl_hdp.inference.agreement import REGION, SAME_LABELS, agreement_with, own_share
 from mbrl_hdp.inference.building import Builder, build_model
 from mbrl_hdp.inference.choice import DIVERGED_ADVICE, HeldOutScore, choose, equally_good, held_out_score
-from mbrl_hdp.inference.coordinate import CoordinateTrainer
-from mbrl_hdp.inference.devices import seeded
-from mbrl_hdp.inference.dynamics import ClosedFormDynamics
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.model import ContextModel
-from mbrl_hdp.inference.prior import StartablePrior
 from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import Recipe
 from mbrl_hdp.inference.residuals import explainable_share
-from mbrl_hdp.inference.schedule import POLISH, FitConfig
+from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search.search import FORBID
-from mbrl_hdp.inference.starts import Start, plan_starts
-from mbrl_hdp.inference.trainer import Report, RunLength, Trainer
-from mbrl_hdp.inference.warm_up import warm_up
+from mbrl_hdp.inference.starts import DIVIDED, Start, plan_starts
+from mbrl_hdp.inference.trainer import RunLength
+from mbrl_hdp.inference.training import Job, length_entry, train_run
 from mbrl_hdp.runtime import configure
 from mbrl_hdp.seeding import sub_seed, torch_generator
 from mbrl_hdp.workers import OpenWorkers, ThisProcess, Workers, run_side_by_side
@@ -43,20 +39,6 @@ _OUTDONE = 1.0
 LEAST_STAY = 0.6
 # Number of the first run on other episodes, beyond those of the fit, so that its heads start elsewhere.
 _FIRST_AGAIN = 1000
-# One in so many steps of a run from random heads is added to lower its floors before runs are compared.
-_SHARPEN = 4
-# Rounds of closed-form training from random heads in which the likelihood is tempered.
-_TEMPERED = 15
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a run is trained on, what early stopping looks at (None: its own) and the episodes that it is scored on."""
-
-    config: FitConfig
-    data: EpisodeTensors
-    aside: EpisodeTensors | None
-    held_out: Trajectories
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +65,7 @@ class Candidate:
         """Train and score it; an error that the other runs may not meet is returned."""
         began = time.perf_counter()
         try:
-            length = _train(self.model, self.job, self.start, self.seed, self.from_scratch, bar)
+            length = train_run(self.model, self.job, self.start, self.seed, self.from_scratch, bar)
             score = held_out_score(self.model, self.job.held_out)
         except DivergenceError as error:
             return error
@@ -250,6 +232,11 @@ class Runs:
             )
         return allowed[choose([self.results[i].score for i in allowed])]
 
+    @property
+    def best_model(self) -> ContextModel:
+        """Model of the best run so far."""
+        return self.results[self.choose()].model
+
     def repeats(self, best: int) -> bool:
         """Return whether the way to a run can be gone again on other episodes at little cost: a closed form, no search.
 
@@ -286,19 +273,20 @@ class Runs:
         return self.warm_start is None and self.job.aside is None and start.contexts is None and has_search
 
     def _doubt(self, start: Start, model: ContextModel) -> str | None:
-        """Return why more contexts than the search accepted, found from random heads, are not believed; None: they are.
+        """Return why more contexts than the search accepted are not believed; None: they are.
+
+        They were found from random heads in closed form, or by dividing those of a known model.
 
         Held-out episodes cannot decide: while heads underfit, regions of the state space predict better than contexts,
-        and so do outliers. The rules are those of the search: capacity first, contexts that last, no regions.
+        and so do outliers. The rules are those of the search: capacity first, contexts that last, no regions. Divided
+        contexts have passed the first: what one larger head could explain was no reason to divide them.
         """
-        accepted = [run.start.contexts.num_contexts for run in self.results if run.start.contexts is not None]
-        if self.warm_start is not None or start.contexts is not None or not accepted:
-            return None
-        if model.num_contexts <= max(accepted) or not self.build.has_closed_form(start.dynamics):
+        is_divided = start.name == DIVIDED
+        if not is_divided and not self._exceeds_search(start, model):
             return None
         if model.transition.diagonal().min() < LEAST_STAY:
             return f"one stays for {1.0 / (1.0 - model.transition.diagonal().min()):.1f} steps only"
-        share = explainable_share(model, self.job.held_out)
+        share = 0.0 if is_divided else explainable_share(model, self.job.held_out)
         if share > _MOST_EXPLAINABLE:
             return f"state and action explain {share:.0%} of what its heads leave over"
         if self.job.config.regions == FORBID:
@@ -306,6 +294,13 @@ class Runs:
             if region > REGION:
                 return f"state and action explain {region:.0%} of when one is left"
         return None
+
+    def _exceeds_search(self, start: Start, model: ContextModel) -> bool:
+        """Return whether closed-form heads found more contexts from random starts than the search accepted."""
+        accepted = [run.start.contexts.num_contexts for run in self.results if run.start.contexts is not None]
+        if self.warm_start is not None or start.contexts is not None or not accepted:
+            return False
+        return model.num_contexts > max(accepted) and self.build.has_closed_form(start.dynamics)
 
     def _is_needless(self, start: Start) -> bool:
         """Return whether a candidate has nothing to add to the runs so far."""
@@ -346,76 +341,6 @@ def _counted(number: int) -> str:
     return "1 context" if number == 1 else f"{number} contexts"
 
 
-def _train(model: ContextModel, job: Job, start: Start, seed: int, from_scratch: bool, bar: FitProgress) -> RunLength:
-    """Train a candidate from where it starts."""
-    report = bar.start_run(start.name, job.config.num_steps)
-    with seeded(seed, job.data.device):
-        is_reset = not from_scratch and not start.is_refit
-        kind = CoordinateTrainer if _is_closed_form(model, job.config) and not is_reset else Trainer
-        generator = torch_generator(seed, "minibatch")
-        trainer = kind(model.prior, model.dynamics, model.distillation, job.data, job.config, start.schedule, generator)
-        trainer.keep = model.is_active.clone()
-        probability = None if start.contexts is None else _begin(trainer, start)
-        if isinstance(trainer, CoordinateTrainer):
-            is_masking, is_random = job.config.num_contexts is None, from_scratch and start.contexts is None
-            length = trainer.run_from(probability, report, is_masking=is_masking, num_tempered=_TEMPERED * is_random)
-            if is_random:
-                trainer.merge_alike()
-        elif probability is not None:
-            model.dynamics.sharpen()  # the contexts are settled
-            num_steps = warm_up(trainer, probability, job.config.num_steps)
-            trainer.num_steps = max(1, job.config.num_steps // 2)
-            length = trainer.run(report, False, job.aside)
-            length = RunLength(num_steps + length.num_steps, length.is_stopped)
-        else:
-            length = trainer.run(report, from_scratch, job.aside)
-    model.is_active = trainer.keep
-    model.extract()
-    if from_scratch and start.contexts is None and job.config.start == "search" and kind is Trainer:
-        # Runs are compared with their floors lowered, as the one from the search has them.
-        extra = polish(model, job, seed, report, job.config.num_steps // _SHARPEN)
-        length = RunLength(length.num_steps + extra.num_steps, length.is_stopped)
-    return length
-
-
-def _is_closed_form(model: ContextModel, config: FitConfig) -> bool:
-    """Return whether training takes the closed form of the heads; `start=random` is gradients throughout."""
-    return config.start == "search" and isinstance(model.dynamics, ClosedFormDynamics)
-
-
-def _begin(trainer: Trainer, start: Start) -> torch.Tensor:
-    """Set chain and kept slots to the contexts to start from; return their probability at every step."""
-    assert start.contexts is not None
-    size, device = trainer.prior.max_contexts, trainer.data.device
-    if isinstance(trainer.prior, StartablePrior):
-        trainer.prior.start_from(start.contexts.chain(size, device), trainer.config.start_strength)
-    trainer.keep = start.contexts.is_used(size, device)
-    return start.contexts.slots(size, device)
-
-
-def polish(model: ContextModel, job: Job, seed: int, report: Report, num_steps: int) -> RunLength:
-    """Train a model with its contexts settled: no slot comes or goes, noise floors fall.
-
-    Only the kept heads run, so this is cheap.
-    """
-    model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
-    model.dynamics.sharpen()
-    kind = CoordinateTrainer if _is_closed_form(model, job.config) else Trainer
-    with seeded(seed, job.data.device):
-        generator = torch_generator(seed, "minibatch")
-        parts = model.prior, model.dynamics, model.distillation
-        trainer = kind(*parts, job.data, job.config, POLISH, generator, num_steps)
-        trainer.keep = model.is_active.clone()
-        if isinstance(trainer, CoordinateTrainer) and num_steps > 0:
-            length = trainer.run_from(None, report, is_masking=False)
-        else:
-            length = trainer.run(report, from_scratch=False)
-        trainer.settle_chain()
-    model.is_settled = job.config.num_contexts is not None
-    model.extract()
-    return length
-
-
 def refits(warm_start: ContextModel, config: FitConfig, recipe: Recipe, reset: str | None) -> list[Start]:
     """Return the runs that go on from a model."""
     part = warm_start.parts.dynamics
@@ -434,8 +359,3 @@ def _continued(model: ContextModel, reset: str | None, build: Builder) -> Contex
         again.dynamics.reset_slots(unused, torch_generator(build.seed, "reset"))
         again.is_active = torch.ones_like(again.is_active)
     return again
-
-
-def length_entry(length: RunLength) -> dict[str, Any]:
-    """Return a run's length as the fit's report shows it."""
-    return {"num_steps": length.num_steps, "stopped_early": length.is_stopped}

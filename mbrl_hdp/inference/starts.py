@@ -20,6 +20,8 @@ from mbrl_hdp.types import ContextChain
 
 # Name of the start from calm and rough times of one context.
 NOISE_LEVELS = "noise levels"
+# Name of the start from contexts of a model that were divided by its residuals.
+DIVIDED = "divided"
 # Sines of a column at these frequencies, in its own units, make it an angle in radians.
 _ANGLE_TURNS = (1.0, 2.0)
 

@@ -17,12 +17,13 @@ from mbrl_hdp.inference.agreement import adjusted_rand, agreement_with, half_agr
 from mbrl_hdp.inference.building import Builder
 from mbrl_hdp.inference.episodes import EpisodeTensors
 from mbrl_hdp.inference.recipes import RECIPES
-from mbrl_hdp.inference.runs import Job, Runs
+from mbrl_hdp.inference.runs import Runs
 from mbrl_hdp.inference.schedule import TEMPERED, FitConfig
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.features import Features, Library
 from mbrl_hdp.inference.search.rows import make_rows
-from mbrl_hdp.inference.starts import Contexts, Start
+from mbrl_hdp.inference.starts import DIVIDED, Contexts, Start
+from mbrl_hdp.inference.training import Job
 from tests.inference.test_fit import weak_prior, world
 
 
@@ -160,13 +161,13 @@ def test_halves_are_learned_in_the_way_that_led_to_the_model(monkeypatch, data, 
     assert runs.again.call_args_list == ([call(2, one, two)] if repeats else [])
 
 
-def doubt(data, model, accepted=1, **settings):
-    """What speaks against the two contexts of a model that was learned from random heads."""
+def doubt(data, model, accepted=1, name="tempered", warm_start=None, **settings):
+    """What speaks against the two contexts of a model that was learned from random heads, or by a division."""
     runs = object.__new__(Runs)
     runs.results = [SimpleNamespace(start=SimpleNamespace(contexts=SimpleNamespace(num_contexts=accepted)))]
-    runs.warm_start, runs.build = None, SimpleNamespace(has_closed_form=lambda part: True)
+    runs.warm_start, runs.build = warm_start, SimpleNamespace(has_closed_form=lambda part: True)
     runs.job = SimpleNamespace(held_out=data, config=FitConfig(**settings))
-    return runs._doubt(Start("tempered", model.parts.dynamics, TEMPERED), model)
+    return runs._doubt(Start(name, model.parts.dynamics, TEMPERED), model)
 
 
 def test_more_contexts_than_the_search_accepted_are_held_to_its_rules(monkeypatch, data, model):
@@ -175,10 +176,13 @@ def test_more_contexts_than_the_search_accepted_are_held_to_its_rules(monkeypatc
         patch.setattr(runs_module, "explainable_share", lambda *_: 0.5)
         assert "explain 50% of what its heads leave over" in doubt(data, model)
         assert doubt(data, model, accepted=2) is None  # no more than the search found
+        assert doubt(data, model, name=DIVIDED, warm_start=model) is None  # that was looked at before
     with monkeypatch.context() as patch:
         patch.setattr(runs_module, "own_share", lambda *_: 0.6)
         assert "explain 60% of when one is left" in doubt(data, model)
         assert doubt(data, model, regions="allow") is None
+        assert doubt(data, model, warm_start=model) is None  # heads that compete with a refit
+        assert "explain 60%" in doubt(data, model, accepted=2, name=DIVIDED, warm_start=model)
     monkeypatch.setattr(runs_module, "LEAST_STAY", 0.99)
     stay = 1.0 / (1.0 - model.transition.diagonal().min())
     assert doubt(data, model) == f"one stays for {stay:.1f} steps only"

@@ -17,10 +17,11 @@ from mbrl_hdp.inference.fit import HeldOutScore, choose
 from mbrl_hdp.inference.parts import Part
 from mbrl_hdp.inference.progress import FitProgress
 from mbrl_hdp.inference.recipes import RECIPES
-from mbrl_hdp.inference.runs import Job, Result, Runs, _continued, refits
+from mbrl_hdp.inference.runs import Result, Runs, _continued, refits
 from mbrl_hdp.inference.schedule import PLAIN, POOLED, REFIT, SEARCHED, TEMPERED, FitConfig
 from mbrl_hdp.inference.starts import Contexts, Start
 from mbrl_hdp.inference.trainer import RunLength
+from mbrl_hdp.inference.training import Job, train_run
 from mbrl_hdp_distillers import ThresholdConfig
 
 QUICK = FitConfig(num_steps=2, polish_steps=1, num_restarts=1)
@@ -125,7 +126,7 @@ def test_networks_take_half_as_many_steps_again_after_those_on_labels(build, mod
     labels = np.eye(2)[np.arange(20).reshape(4, 5) % 2]
     start = Start("search", build.families[0], SEARCHED, Contexts(labels, np.full((2, 2), 0.5)))
     with FitProgress(1, num_steps, is_wanted=False) as bar:
-        assert runs_module._train(model, job, start, 0, True, bar).num_steps == taken
+        assert train_run(model, job, start, 0, True, bar).num_steps == taken
 
 
 @pytest.mark.parametrize("true_one", [None, "_is_confirmed", "_is_outdone", "_is_explained"])

@@ -75,14 +75,26 @@ def test_the_head_of_a_step_is_that_of_its_contexts_slot():
 def test_contexts_are_divided_by_their_own_rows_if_these_are_enough(monkeypatch):
     data = make_data(pull, noise=0.1, num_steps=150)
     labels = np.repeat([0, 1, 2], [60, 240, 150]).reshape(3, 150)
-    monkeypatch.setattr(residual_split, "_gain", lambda rows, _: float(len(rows)))
-    found = residual_split._split_gains(make_model(3, [0, 1, 2]), Mock(spec=Analysis, data=data, most_likely=labels))
-    assert found.tolist() == pytest.approx([0.0, 240 / 450, 150 / 450])
+    # The first half has the larger residuals, so it comes second.
+    found = Mock(spec=Analysis, data=data, most_likely=labels)
+    size = np.abs(own_residuals(make_model(3, [0, 1, 2]), data, labels.ravel())[:, 0])
+
+    def halve(rows, _):
+        is_large = np.abs(rows.targets[:, 0]) > np.median(np.abs(rows.targets[:, 0]))
+        return float(len(rows)), np.stack([is_large, ~is_large], 1).astype(float)
+
+    monkeypatch.setattr(residual_split, "_halve", halve)
+    halves = residual_split.divisions(make_model(3, [0, 1, 2]), found)
+    assert {context: each.gain for context, each in halves.items()} == pytest.approx({1: 240 / 450, 2: 150 / 450})
+    assert halves[1].index.tolist() == list(range(60, 300))
+    for each in halves.values():
+        small, large = each.weight.T.astype(bool)
+        assert size[each.index][small].max() <= size[each.index][large].min()
 
 
 @pytest.mark.parametrize(("of_two", "gain"), [(7.0, 0.0), (10.25, 0.25)])
 def test_the_gain_of_a_division_is_that_over_one_head_or_none(of_two, gain, monkeypatch):
-    monkeypatch.setattr(
-        residual_split, "_evidence", lambda _rows, _basis, weight, _: (10.0, of_two)[weight.shape[1] - 1]
-    )
-    assert residual_split._gain(make_rows(make_data(pull, noise=0.1)), 0.1) == gain
+    monkeypatch.setattr(residual_split, "_evidence", lambda state: (10.0, of_two)[state.num_contexts - 1])
+    found, weight = residual_split._halve(make_rows(make_data(pull, noise=0.1)), 0.1)
+    assert found == gain
+    assert weight.shape == (360, 2)
