@@ -23,7 +23,7 @@ from mbrl_hdp.control.replay import BeliefReplay, PackedBatch
 from mbrl_hdp.control.sac_config import FAST_SAC, PAPER_SAC, SacConfig
 from mbrl_hdp.control.sac_learner import LOG_STD_BOUNDS, SacLearner
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
-from mbrl_hdp.errors import CheckpointError, ConfigError
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings
 
 __all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "SacConfig"]
