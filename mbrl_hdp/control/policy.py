@@ -17,12 +17,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mbrl_hdp.belief.codec import BeliefCodec
+from mbrl_hdp.control.features import ObsFeatures
 from mbrl_hdp.control.networks import squashed_draw
 from mbrl_hdp.control.replay import BeliefReplay, PackedBatch
 from mbrl_hdp.control.sac_config import FAST_SAC, PAPER_SAC, SacConfig
 from mbrl_hdp.control.sac_learner import LOG_STD_BOUNDS, SacLearner
 from mbrl_hdp.data.tensor_files import read_tensors, write_tensors
-from mbrl_hdp.errors import CheckpointError, ConfigError
+from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import check_settings
 
 __all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "SacConfig"]
@@ -30,7 +31,9 @@ __all__ = ["FAST_SAC", "PAPER_SAC", "ContextSac", "SacConfig"]
 _UPDATES_AT_ONCE = 50
 """Minibatches that are gathered together; it bounds the memory of a long call of `update`."""
 _ROWS_OF_A_SCALE = 10_000
-"""Transitions that centre and spread of the observations are measured on."""
+"""Transitions that units of the observations are measured on at first."""
+_LATEST_ROWS = 2000
+"""Latest observations that the magnified copy follows."""
 
 
 class ContextSac(SacLearner):
@@ -67,12 +70,9 @@ class ContextSac(SacLearner):
         place = torch.device(device)
         self.codec, self.action_space = codec, action_space
         self._act_scale, self._act_middle = ((high - low) / 2).to(place), ((high + low) / 2).to(place)
-        self._plain = [column for column in range(codec.obs_dim) if column not in config.angle_columns]
-        self._num_features = codec.obs_dim + len(config.angle_columns)
-        self.obs_centre = torch.zeros(codec.obs_dim, device=place)
-        self.obs_scale = torch.ones(codec.obs_dim, device=place)
+        self.obs_features = ObsFeatures(codec.obs_dim, config, place)
         super().__init__(
-            self._num_features + codec.max_contexts,
+            self.obs_features.width + codec.max_contexts,
             len(low),
             config,
             float(self._act_scale.log().sum()),
@@ -99,15 +99,9 @@ class ContextSac(SacLearner):
         return acts if batched else acts[0]
 
     def features(self, packed: Float[Tensor, "B packed"]) -> Float[Tensor, "B state"]:
-        """Return what the networks see of a packed vector: obs with sine and cosine for angles, then the belief."""
+        """Return what the networks see of a packed vector: features of obs, then the belief."""
         obs, belief = self.codec.unpack(packed)
-        angles = self.config.angle_columns
-        if self.config.standardise_obs:
-            obs = (obs - self.obs_centre) / self.obs_scale
-        if not angles:
-            return torch.cat([obs, belief], -1)
-        turned = obs[:, angles]
-        return torch.cat([obs[:, self._plain], turned.sin(), turned.cos(), belief], -1)
+        return torch.cat([self.obs_features(obs), belief], -1)
 
     def _with_ones(self, state: Float[Tensor, "B state"]) -> Float[Tensor, "rows B"]:
         return torch.cat([state, torch.ones_like(state[:, :1])], 1).mT
@@ -121,8 +115,10 @@ class ContextSac(SacLearner):
             FitError: if the networks have diverged.
         """
         metrics: dict[str, float] = {}
-        if num_updates and not self.num_updates and self.config.standardise_obs:
-            self._standardise(replay.draw(_ROWS_OF_A_SCALE, self.generator).obs)
+        if num_updates and not self.num_updates and self._has_units:
+            self._measure(replay.draw(_ROWS_OF_A_SCALE, self.generator).obs)
+        elif num_updates and self.config.magnify_obs:
+            self.obs_features.follow(self.codec.unpack(replay.latest(_LATEST_ROWS).to(self.device))[0])
         with torch.inference_mode():
             for start in range(0, num_updates, _UPDATES_AT_ONCE):
                 count = min(_UPDATES_AT_ONCE, num_updates - start)
@@ -145,8 +141,8 @@ class ContextSac(SacLearner):
         parts = [torch.as_tensor(np.asarray(part), dtype=torch.float32) for part in (obs, act, reward, next_obs)]
         ended = torch.as_tensor(np.asarray(mask)).bool()
         parts.append(ended if reverse_mask else ~ended)
-        if not self.num_updates and self.config.standardise_obs:
-            self._standardise(parts[0].to(self.device))
+        if not self.num_updates and self._has_units:
+            self._measure(parts[0].to(self.device))
         with torch.inference_mode():
             metrics = self._learn_from(PackedBatch(*(part.to(self.device) for part in parts)), 1)
         if logger is not None:
@@ -167,12 +163,12 @@ class ContextSac(SacLearner):
         discount = self.config.discount * (~batch.terminated).to(batch.reward.dtype)
         return self.learn(inputs, batch.reward.view(count, size), discount.view(count, size))
 
-    def _standardise(self, packed: Float[Tensor, "B packed"]) -> None:
-        """Measure centre and spread of every column of obs that is no angle; one that never changes keeps its unit."""
-        obs, _ = self.codec.unpack(packed)
-        spread, centre = torch.std_mean(obs[:, self._plain].double(), dim=0, correction=0)
-        self.obs_centre[self._plain] = centre.float()
-        self.obs_scale[self._plain] = torch.where(spread > 1e-6 * centre.abs(), spread, 1.0).float()
+    @property
+    def _has_units(self) -> bool:
+        return self.config.standardise_obs or self.config.magnify_obs
+
+    def _measure(self, packed: Float[Tensor, "B packed"]) -> None:
+        self.obs_features.measure(self.codec.unpack(packed)[0])
 
     # After training, and between runs ---------------------------------------------------------------------------
 
@@ -187,7 +183,7 @@ class ContextSac(SacLearner):
         codec = BeliefCodec(self.codec.obs_dim, int(keep.sum()))
         small = ContextSac(codec, self.action_space, self.config, total_updates=self.total_updates, device=self.device)
         rows = torch.ones(self._act_rows.stop, dtype=torch.bool)
-        rows[self._num_features : self._num_features + len(keep)] = keep
+        rows[self.obs_features.width : self.obs_features.width + len(keep)] = keep
         state, rows = self.state_dict(), rows.to(self.device)
         for name in ("policy", "policy_optim.mean", "policy_optim.square"):
             state[name] = self.policy.select_rows(state[name], rows[self._state_rows])
@@ -198,10 +194,7 @@ class ContextSac(SacLearner):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs, as tensors (copies): safetensors can write it as it is."""
-        state = super().state_dict()
-        if self.config.standardise_obs:
-            state |= {"obs_centre": self.obs_centre.clone(), "obs_scale": self.obs_scale.clone()}
-        return state
+        return super().state_dict() | self.obs_features.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned.
@@ -209,12 +202,9 @@ class ContextSac(SacLearner):
         Raises:
             CheckpointError: if the state belongs to networks of another size or other units, or parts are missing.
         """
-        if "obs_scale" in state and not self.config.standardise_obs:
-            raise CheckpointError("this policy was trained with standardise_obs=true; build it with that, too")
+        self.obs_features.check_state(state)
         super().load_state_dict(state)
-        if self.config.standardise_obs:
-            self.obs_centre.copy_(state["obs_centre"])
-            self.obs_scale.copy_(state["obs_scale"])
+        self.obs_features.load_state_dict(state)
 
     def save_checkpoint(
         self, env_name: str | None = None, suffix: str = "", ckpt_path: str | Path | None = None

@@ -184,6 +184,10 @@ class BeliefReplay:
         obs, act, reward, next_obs, terminated = (part.numpy() for part in self.draw(batch_size, self._generator))
         return TransitionBatch(obs, act, next_obs, reward, terminated, np.zeros_like(terminated))
 
+    def latest(self, num: int) -> Float[Tensor, "B packed"]:
+        """Return the packed observations that were stored last, at most so many."""
+        return self._packed[-num:]
+
     def get_all(self) -> PackedBatch:
         """Return every stored transition, in order."""
         return self._at(torch.arange(len(self)))

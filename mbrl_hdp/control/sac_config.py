@@ -31,6 +31,9 @@ class SacConfig:
     standardise_obs: bool = setting(
         False, "networks see the other columns of obs in units of their spread in the first data they learn from"
     )
+    magnify_obs: bool = setting(
+        False, "networks see all columns of obs a second time, magnified around where the system has been lately"
+    )
 
 
 # What intersection and drone, with their longer episodes, have in common.

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
 
 from mbrl_hdp.control.policy import ContextSac
 from mbrl_hdp.serving.onnx_graph import BATCH, Graph
@@ -48,16 +50,34 @@ def _widened(graph: Graph, beside: str | None, slots: Int[np.ndarray, " k"] | No
 
 
 def _features(graph: Graph, policy: ContextSac, beside: str | None) -> str:
-    """Return what the network sees: obs with sine and cosine for angles, then what is beside it."""
-    obs, angles = "obs", list(policy.config.angle_columns)
-    if policy.config.standardise_obs:
-        centre, scale = (part.double().cpu().numpy() for part in (policy.obs_centre, policy.obs_scale))
-        obs = graph.add("Div", graph.add("Sub", obs, centre), scale)
+    """Return what the network sees: what `ObsFeatures` makes of obs, then what is beside it."""
+    made, obs = policy.obs_features, "obs"
+    if made.config.standardise_obs:
+        obs = graph.add("Div", graph.add("Sub", obs, _numbers(made.centre)), _numbers(made.scale))
     parts = [obs]
-    if angles:
-        plain = [column for column in range(policy.codec.obs_dim) if column not in angles]
-        turned = graph.columns(obs, angles)
-        parts = [graph.columns(obs, plain), graph.sine(turned), graph.cosine(turned)]
+    if made.angles:
+        turned = graph.columns(obs, made.angles)
+        parts = [graph.columns(obs, made.plain), graph.sine(turned), graph.cosine(turned)]
+    if made.config.magnify_obs:
+        parts.append(_magnified(graph, policy))
     if beside is not None:
         parts.append(beside)
     return parts[0] if len(parts) == 1 else graph.add("Concat", *parts, axis=1)
+
+
+def _magnified(graph: Graph, policy: ContextSac) -> str:
+    """Return asinh of the observation in its late units; asinh is odd: sign(x) log(|x| + sqrt(x^2 + 1))."""
+    made = policy.obs_features
+    turns = np.isin(np.arange(policy.codec.obs_dim), made.angles) * 2.0 * np.pi  # 0: nothing is wrapped
+    away = graph.add("Sub", "obs", _numbers(made.late_centre))
+    if made.angles:
+        whole = graph.add("Round", graph.add("Div", away, 2.0 * np.pi))
+        away = graph.add("Sub", away, graph.add("Mul", whole, turns))
+    scaled = graph.add("Div", away, _numbers(made.late_scale))
+    root = graph.add("Sqrt", graph.add("Add", graph.add("Mul", scaled, scaled), 1.0))
+    size = graph.add("Log", graph.add("Add", graph.add("Abs", scaled), root))
+    return graph.add("Mul", graph.add("Sign", scaled), size)
+
+
+def _numbers(values: Tensor) -> NDArray[np.float64]:
+    return values.double().cpu().numpy()

@@ -381,11 +381,11 @@ class TestActing:
         np.testing.assert_allclose(acts[1], acts[0], atol=2e-3)
         assert sac.features(replay.get_all().obs)[:, 1].abs().max() == 0.0
 
-    @pytest.mark.parametrize("standardise", [False, True])
-    def test_after_dropping_contexts_it_acts_and_learns_the_same(self, standardise):
+    @pytest.mark.parametrize("units", [False, True])
+    def test_after_dropping_contexts_it_acts_and_learns_the_same(self, units):
         codec = BeliefCodec(2, 5)
         kept = np.array([False, True, False, True, True])
-        config = dataclasses.replace(QUICK, angle_columns=[0], standardise_obs=standardise)
+        config = dataclasses.replace(QUICK, angle_columns=[0], standardise_obs=units, magnify_obs=units)
         wide = ContextSac(codec, BOX, config, seed=4)
         rng = np.random.default_rng(0)
         data = filled_replay(BeliefCodec(2, 0)).trajectories
@@ -419,7 +419,8 @@ class TestResume:
     @DEPTHS
     def test_is_bit_exact(self, hidden_sizes, tmp_path):
         codec = BeliefCodec(2, 3)
-        config = dataclasses.replace(QUICK, hidden_sizes=hidden_sizes, linear_decay=True, standardise_obs=True)
+        units = {"standardise_obs": True, "magnify_obs": True}
+        config = dataclasses.replace(QUICK, hidden_sizes=hidden_sizes, linear_decay=True, **units)
         replay = filled_replay(codec)
         whole = ContextSac(codec, BOX, config, seed=1, total_updates=200)
         whole.update(replay, 33)
@@ -441,6 +442,9 @@ class TestResume:
         scaled = ContextSac(BeliefCodec(2, 3), BOX, dataclasses.replace(QUICK, standardise_obs=True))
         with pytest.raises(CheckpointError, match="trained with standardise_obs"):
             small.load_state_dict(scaled.state_dict())
+        magnified = ContextSac(BeliefCodec(2, 3), BOX, dataclasses.replace(QUICK, magnify_obs=True))
+        with pytest.raises(CheckpointError, match="trained with magnify_obs"):
+            small.load_state_dict(magnified.state_dict())
         with pytest.raises(CheckpointError, match="no 'obs_centre'"):
             scaled.load_state_dict(small.state_dict())
         with pytest.raises(CheckpointError, match="no 'policy'"):

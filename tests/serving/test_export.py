@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box
 
 pytest.importorskip("onnx")
@@ -63,14 +64,25 @@ def test_a_batch_is_row_by_row(tmp_path, cartpole_model):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"angle_columns": [0, 2]}, {"hidden_sizes": [16, 8]}, {"standardise_obs": True}]
+    "settings",
+    [
+        {},
+        {"angle_columns": [0, 2]},
+        {"hidden_sizes": [16, 8]},
+        {"standardise_obs": True},
+        {"magnify_obs": True},
+        {"standardise_obs": True, "magnify_obs": True, "angle_columns": [2]},
+    ],
 )
 def test_policies_equal_their_own_actions(settings, tmp_path, make_model):
     model = make_model("delta_mlp")
     policy = policy_of(3, 3, **settings)
     if settings.get("standardise_obs"):
-        policy.obs_centre += 0.7
-        policy.obs_scale *= 1.7
+        policy.obs_features.centre += 0.7
+        policy.obs_features.scale *= 1.7
+    if settings.get("magnify_obs"):
+        policy.obs_features.late_centre += torch.tensor([0.3, -0.4, 2.5])
+        policy.obs_features.late_scale *= torch.tensor([0.1, 2.0, 0.5])
     served = served_by(model, tmp_path, policy, "belief")
     words = export_onnx(served, tmp_path / "out")
     assert words["policy_input"] == "belief"
