@@ -58,7 +58,10 @@ MODEL = (
            "null is the recipe's own rate: .05, with recipe=literal .01",
            "null is the recipe's own rate: .05, with recipe=literal .01"),
 )  # fmt: skip
-_DIVERGES = "with the paper's values and our budget the drone tumbled (FI-SAC, seed 100: -205); found on seed 0"
+_DIVERGES = (
+    "with the paper's values and our budget the drone tumbled (FI-SAC, seed 100: -205) and the temperature on the "
+    "intersection ran away (FI-SAC, seed 100: 342); found on seed 0"
+)
 _WARM_EPISODES = Stated("roll-outs at warm start", (100, 200, 200), "budget.warm_episodes")
 _WARM_MODEL_STEPS = Stated("model iterations at warm start", (500, 500, 500), "budget.warm_model_steps")
 

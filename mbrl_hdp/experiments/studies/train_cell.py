@@ -63,6 +63,8 @@ def resolved_run(config: MainConfig) -> Settings:
     del found["env"]["budgets"]
     if found["duration"] == {"name": "geometric"}:
         del found["duration"]  # the identity of runs from before there were durations
+    if found["agent"].get("magnify_obs") is False:
+        del found["agent"]["magnify_obs"]  # likewise
     budget = run_budget(config, installed_plugins())
     fits = {name: asdict(fit_config(config, budget, is_first)) for name, is_first in (("fit", True), ("refit", False))}
     return found | {"budget": asdict(budget)} | fits
