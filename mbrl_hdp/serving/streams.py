@@ -308,6 +308,8 @@ def _stream_words(stream: _Stream) -> dict[str, Any]:
     if stream.filter is not None:
         saved = {name: value.tolist() for name, value in stream.filter.state().items() if name != "obs"}
         words["filter"] = saved | {"log_evidence": _or_none(saved["log_evidence"])}
+        if "past" in saved:  # NaN where a stream has none yet
+            words["filter"]["past"] = [_or_none(value) for value in saved["past"]]
     return words
 
 
