@@ -12,6 +12,7 @@ from mbrl_hdp.belief.novelty import NullTable
 from mbrl_hdp.control.agent import AgentTask, Epoch
 from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.tracker import BeliefTracker
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError, StepError
 from mbrl_hdp.inference.alarm import NoveltyAlarm, NoveltyCalibration
@@ -310,6 +311,7 @@ def test_contexts_with_durations_are_served_and_saved(tmp_path, make_model):
 
 def test_a_model_with_a_past_is_served_as_recorded(tmp_path, make_model):
     model = make_model("linear", past=2)
+    model.names = Names(("a", "b", "c"), ("valve", "fan"))
     model.save(tmp_path / "model")
     served = open_served(tmp_path / "model")
     sizes = served.description()
@@ -319,7 +321,7 @@ def test_a_model_with_a_past_is_served_as_recorded(tmp_path, make_model):
     obs[6] = np.nan
     following, streams = model.analyse(Trajectories(obs, act, allow_missing=True)).following[0], Streams(served)
     streams.open({"stream": "a", "obs": obs[0].tolist()})
-    with pytest.raises(RefusedError, match="act: a list of 2 numbers is needed, got 12 values"):
+    with pytest.raises(RefusedError, match=r"act: a list of 2 numbers is needed \(valve, fan\), got 12 values"):
         streams.step("a", {"obs": obs[1].tolist(), "act": [0.0] * 12})
     for t in range(12):
         streams = restarted(streams)  # before the first step, with half a past, with a missing sample in it
