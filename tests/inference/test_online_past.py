@@ -16,11 +16,11 @@ from mbrl_hdp.errors import DataError
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts, Part
+from mbrl_hdp.inference.online import OnlineFilter
 from mbrl_hdp.types import ContextChain, PhaseChain, TaskSpec
 
 PAST = 3
-# The second one looks at the action of three steps ago only: what is missing before does not matter to its heads.
-CASES = {"linear": ("linear", {}), "sparse": ("sparse", {"terms": ["x0", "x1", "x11"]}), "torch": ("linear", {})}
+CASES = {"linear": ("linear", {}), "sparse": ("sparse", {"terms": ["x0*x11"]}), "torch": ("linear", {})}
 
 
 def recording(num_episodes=3, num_steps=30, seed=0):
@@ -101,6 +101,16 @@ def test_steps_without_a_complete_past_only_move_along_the_chain():
         belief = belief @ model.transition
         np.testing.assert_allclose(steps[t][0], belief, rtol=1e-12)
     assert np.abs(steps[PAST][1] - belief).max() > 1e-3
+
+
+def test_a_past_that_is_not_complete_says_nothing_even_to_heads_that_ignore_it():
+    online = OnlineFilter(np.array([0.3, 0.7]), np.eye(2), lambda *_: np.array([0.0, -1.0]), PastWindow(1, 0, 2))
+    online.reset(np.zeros(1))
+    found = []
+    for value in (1.0, 2.0, 3.0, np.nan, 5.0, 6.0, 7.0, 8.0):
+        online.update(np.zeros(0), np.array([value]))
+        found.append(np.isfinite(online.log_evidence))
+    assert found == [False, False, True, True, False, False, False, True]
 
 
 @pytest.mark.parametrize("medium", ["npz", "json"])

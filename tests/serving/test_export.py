@@ -19,9 +19,10 @@ from mbrl_hdp.control.policy import ContextSac, SacConfig  # noqa: E402
 from mbrl_hdp.control.saving import save_policy  # noqa: E402
 from mbrl_hdp.data.past import recorded_width  # noqa: E402
 from mbrl_hdp.errors import CheckpointError, ConfigError, ExportError  # noqa: E402
-from mbrl_hdp.serving.export import export_onnx  # noqa: E402
+from mbrl_hdp.serving.export import export_onnx, table_of  # noqa: E402
 from mbrl_hdp.serving.export_check import check_export  # noqa: E402
 from mbrl_hdp.serving.loading import Served, open_served  # noqa: E402
+from mbrl_hdp.serving.onnx_filter import write_filter  # noqa: E402
 from mbrl_hdp.types import PhaseChain  # noqa: E402
 
 CASES = ["delta_mlp", "deep", "cartpole", "drone", "vehicle", "all cars", "linear", "full noise", "sparse"]
@@ -56,7 +57,7 @@ STAYS = ([0.4, 0.0, 0.6], [0.0, 0.7, 0.8], [1.0, 0.0, 0.0], [0.0, 0.3, 0.2], [[0
     [("linear", 2, False), ("linear", 1, True), ("sparse", 3, True), ("deep", 2, False), ("delta_mlp", 3, False)],
 )
 def test_a_past_is_fed_back_and_actions_are_as_recorded(case, past, has_phases, tmp_path, make_model):
-    """`deep` has no actions; the terms of `sparse` see nothing of the past, which counts all the same."""
+    """`deep` has no actions."""
     model = make_model(case, past=past)
     if has_phases:
         model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in STAYS), (2, 1)))
@@ -74,9 +75,11 @@ def test_a_past_is_fed_back_and_actions_are_as_recorded(case, past, has_phases, 
 
 
 def test_a_past_that_is_not_complete_says_nothing_in_the_graph(tmp_path, make_model):
-    """Every value of the past counts, also those that the heads ignore."""
-    export_onnx(served_by(make_model("sparse", past=2), tmp_path), tmp_path / "out")
-    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "filter.onnx"))
+    """Every value of the past counts, also where the heads look at the first observation only."""
+    table = table_of(make_model("linear", past=2))
+    blind = replace(table, terms=replace(table.terms, column=np.zeros_like(table.terms.column)))
+    write_filter(blind, np.eye(2), tmp_path / "filter.onnx", past=2)
+    session = onnxruntime.InferenceSession(str(tmp_path / "filter.onnx"))
     rng = np.random.default_rng(0)
     widths = {"obs": 3, "act": 2, "next_obs": 3, "past": 10}
     rows = {name: rng.normal(size=(11, width)) for name, width in widths.items()}
