@@ -16,8 +16,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mbrl_hdp.belief.novelty import Course, Detector, NullTable, calibrate, run
+from mbrl_hdp.data.past import PastWindow
 from mbrl_hdp.errors import ConfigError, DataError
 from mbrl_hdp.inference.analysis import Analysis
+from mbrl_hdp.inference.row_density import fill_row
 
 DEFAULT_STEPS_PER_ALARM = 100_000
 # Of a context with fewer held-out steps the usual density is not known; it takes that of all steps.
@@ -122,19 +124,26 @@ class NoveltyAlarm:
         belief = online.update(act, next_obs)          # after every step
         if alarm.update(obs, act, online.log_lik): ...
 
+    Args:
+        past: the window of a model that looks at earlier steps, whose range counts, too; None for other models.
+
     Attributes:
         calibration: what it was calibrated on.
         false_alarms_per: steps between false alarms, on average, at least.
     """
 
     def __init__(
-        self, calibration: NoveltyCalibration, false_alarms_per: int | float = DEFAULT_STEPS_PER_ALARM
+        self,
+        calibration: NoveltyCalibration,
+        false_alarms_per: int | float = DEFAULT_STEPS_PER_ALARM,
+        past: PastWindow | None = None,
     ) -> None:
         if not false_alarms_per > 1:
             raise ConfigError(f"false_alarms_per is a number of steps above 1, got {false_alarms_per}")
         self.calibration, self.false_alarms_per = calibration, float(false_alarms_per)
         self._usual, self._low, self._high = map(np.asarray, (calibration.usual, calibration.low, calibration.high))
         self._detector = Detector(calibration.table, self.false_alarms_per)
+        self._past, self._obs = past, np.zeros(0)
 
     @property
     def share(self) -> float:
@@ -144,6 +153,7 @@ class NoveltyAlarm:
     def begin_episode(self) -> None:
         """Begin an episode; the evidence stays, since what is new may span several."""
         self._detector.begin_episode()
+        self._obs = np.zeros(0)
 
     def clear(self) -> None:
         """Forget all evidence."""
@@ -156,12 +166,24 @@ class NoveltyAlarm:
 
         Args:
             obs: observation before the step.
-            act: action of the step.
+            act: action of the step, as it was recorded.
             log_lik: log-likelihood of the step in every context, `online.log_lik`; NaN for an incomplete observation.
         """
-        inputs = np.concatenate([obs, act])
+        inputs = np.concatenate([obs, act if self._past is None else self._with_past(self._past, obs, act)])
         is_inside = bool(((inputs >= self._low) & (inputs <= self._high)).all())
         return self._detector.update(float(score(log_lik, self._usual)) if is_inside else np.nan)
+
+    def _with_past(self, window: PastWindow, obs: Any, act: Any) -> Float[np.ndarray, " W"]:
+        """Return an action with its past; the change of the step before is known only now."""
+        now = np.zeros(window.act_dim)
+        fill_row(now, act, window.label)
+        if self._obs.size:
+            window.move(self._obs, obs)
+        else:
+            window.clear()
+        window.present[:] = now
+        self._obs = np.array(obs, dtype=np.float64)
+        return window.row
 
     def scan(self, found: Analysis) -> Course:
         """Return the evidence after every step of recorded episodes, and the alarms; starts without evidence."""

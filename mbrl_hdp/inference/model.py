@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from mbrl_hdp.belief.phase_filter import PhaseUpdate
 from mbrl_hdp.data.arrays import as_trajectories
 from mbrl_hdp.data.names import Names
-from mbrl_hdp.data.past import past_width
+from mbrl_hdp.data.past import PastWindow, past_width
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.distil.distiller import Distiller, apply_keep_mask, keep_at_least
 from mbrl_hdp.errors import DataError
@@ -231,41 +231,42 @@ class ContextModel(mbrl.models.Model):
         num_samples: int = 1,
         belief: Float[np.ndarray, "B k"] | None = None,
         seed: int = 0,
+        history: tuple[Any, Any] | None = None,
     ) -> Float[np.ndarray, "samples B H S"]:
         """Draw futures under an action sequence, contexts included.
 
         Args:
             obs: where every future starts.
-            acts: actions to take; without actions, an array of width 0 whose second axis is the horizon.
+            acts: actions to take, as recorded; without actions, an array of width 0 whose second axis is the horizon.
             num_samples: futures per start.
             belief: distribution of the context that acts first; `initial` by default.
             seed: seed of the draws.
+            history: for a model with a past, the n = `task.past` steps before `obs`: observations `B n S` and the
+                actions `B n A` that were taken there.
+
+        Example:
+            >>> n = model.task.past
+            >>> model.predict(obs[:, n], acts[:, n:], history=(obs[:, :n], acts[:, :n]))
+
+        Raises:
+            DataError: on other shapes, or if a model with a past gets no history.
         """
-        generator = torch.Generator(self.device).manual_seed(seed)
-        start = self._tensor(np.repeat(np.asarray(obs)[None], num_samples, 0)).flatten(0, 1)
-        steps = self._tensor(acts)
-        if steps.ndim != 3 or len(steps) != len(np.asarray(obs)) or steps.shape[-1] != self.task.act_dim:
-            raise DataError(f"acts must be (B, H, {self.task.act_dim}) with B as in obs, got {tuple(steps.shape)}")
-        first = None if belief is None else self._tensor(belief).repeat(num_samples, 1)
-        state = self.reset(start, generator, first)
-        futures = []
-        for step in range(steps.shape[1]):
-            next_obs, _, _, state = self.sample(steps[:, step].repeat(num_samples, 1), state, rng=generator)
-            futures.append(next_obs)
-        stacked = torch.stack(futures, 1).view(num_samples, len(steps), steps.shape[1], -1)
-        return stacked.double().cpu().numpy()
+        from mbrl_hdp.inference.futures import draw_futures
+
+        return draw_futures(self, obs, acts, num_samples, belief, seed, history)
 
     def online_filter(self) -> OnlineFilter:
-        """Return a filter that is fed step by step while the system runs; it always runs on the CPU.
+        """Return a filter that is fed step by step, as recorded, while the system runs; it always runs on the CPU.
 
         It computes in double precision where the transition model offers a density table, as all built-in ones do.
         """
         if self.device.type != "cpu":
             return copy.deepcopy(self).to("cpu").online_filter()
         density = compiled_row(self.dynamics, self.slots) or self._row_log_lik
+        past = PastWindow.of(self.task, self.names)
         if self.states is not None:
-            return PhaseFilter(PhaseUpdate(self.states), density)
-        return OnlineFilter(self.initial, self.transition, density)
+            return PhaseFilter(PhaseUpdate(self.states), density, past)
+        return OnlineFilter(self.initial, self.transition, density, past)
 
     def novelty_alarm(
         self, data: Trajectories | None = None, false_alarms_per: int | float = DEFAULT_STEPS_PER_ALARM
@@ -279,14 +280,14 @@ class ContextModel(mbrl.models.Model):
         """
         if data is not None:
             self.novelty = NoveltyCalibration.of(self.analyse(data))
-        return NoveltyAlarm(check_calibration(self.novelty), false_alarms_per)
+        return NoveltyAlarm(check_calibration(self.novelty), false_alarms_per, PastWindow.of(self.task, self.names))
 
     def _row_log_lik(self, obs: Any, act: Any, next_obs: Any) -> Float[np.ndarray, " k"]:
-        rows = [self._tensor(np.atleast_2d(row)) for row in (obs, act, next_obs)]
+        rows = [self.as_tensor(np.atleast_2d(row)) for row in (obs, act, next_obs)]
         with torch.no_grad():
             return self.dynamics.log_prob_slots(rows[0], rows[1], rows[2], self.slots)[0].double().numpy()
 
-    def _tensor(self, values: Any) -> Tensor:
+    def as_tensor(self, values: Any) -> Tensor:
         """Return numbers as the model takes them: single precision, on its device."""
         return torch.as_tensor(np.asarray(values), dtype=torch.float32, device=self.device)
 

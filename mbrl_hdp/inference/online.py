@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mbrl_hdp.belief.filter import update_belief_into
 from mbrl_hdp.belief.phase_filter import PhaseUpdate
+from mbrl_hdp.data.past import PastWindow
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.row_density import CompiledRow, fill_row
 
@@ -38,6 +39,9 @@ class OnlineFilter:
     With a transition model that offers a density table (all built-in ones do), `update` then allocates no array: the
     numbers go through compiled kernels and buffers that were made with the filter. Compilation happens in here, too.
 
+    Actions are as they were recorded, also where the model looks at the past (`past`): the filter keeps the last steps
+    itself. The first ones after `reset`, which have no such past, carry no information.
+
     Attributes:
         log_evidence: log p(next_obs | obs, act, history) of the last step, contexts summed out; NaN before the first
             step and where a value was missing.
@@ -45,11 +49,15 @@ class OnlineFilter:
     """
 
     def __init__(
-        self, initial: Float[np.ndarray, " k"], transition: Float[np.ndarray, "k k"], log_lik: LogLik | CompiledRow
+        self,
+        initial: Float[np.ndarray, " k"],
+        transition: Float[np.ndarray, "k k"],
+        log_lik: LogLik | CompiledRow,
+        past: PastWindow | None = None,
     ) -> None:
         self._initial = np.array(initial, dtype=np.float64)
         self._transition = np.ascontiguousarray(transition, dtype=np.float64)
-        self._log_lik = log_lik
+        self._log_lik, self._past = log_lik, past
         self._densities, self._following = np.zeros_like(self._initial), np.zeros_like(self._initial)
         self._belief, self._filtered = self._initial.copy(), self._initial.copy()
         self._obs: Vector | None = None
@@ -112,11 +120,13 @@ class OnlineFilter:
         if self._obs is None:
             raise DataError("call reset(obs) with the episode's first observation before update(act, next_obs)")
         fill_row(self._next_obs, next_obs, "next_obs")
-        if isinstance(self._log_lik, CompiledRow):
-            self._log_lik(self._obs, act, self._next_obs, out=self._densities)
-        else:
-            self._densities[:] = self._log_lik(self._obs, np.asarray(act), self._next_obs)
+        if self._past is not None:
+            fill_row(self._past.present, act, self._past.label)
+            act = self._past.row
+        self._weigh(self._obs, act)
         self._move()
+        if self._past is not None:
+            self._past.move(self._obs, self._next_obs)
         self._obs, self._next_obs = self._next_obs, self._obs
         self.num_steps += 1
         if out is None:
@@ -129,7 +139,7 @@ class OnlineFilter:
 
         Both share the compiled density and its buffers: use them from one thread.
         """
-        return OnlineFilter(self._initial, self._transition, self._log_lik)
+        return OnlineFilter(self._initial, self._transition, self._log_lik, self._past and self._past.fresh())
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that `restore` needs, as plain arrays (copies).
@@ -145,6 +155,7 @@ class OnlineFilter:
             "log_evidence": np.array(self.log_evidence),
             "num_steps": np.array(self.num_steps),
             "obs": np.zeros(0) if self._obs is None else self._obs.copy(),
+            **({} if self._past is None else {"past": self._past.past.copy()}),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -154,23 +165,38 @@ class OnlineFilter:
             DataError: if a part is missing or is no belief, or the state belongs to another model; nothing has changed
                 then.
         """
-        missing = [name for name in _PARTS if name not in state]
+        parts = _PARTS if self._past is None else (*_PARTS, "past")
+        missing = [name for name in parts if name not in state]
         if missing:
-            raise DataError(f"the state of an online filter has no {missing[0]!r}; it needs {', '.join(_PARTS)}")
+            raise DataError(f"the state of an online filter has no {missing[0]!r}; it needs {', '.join(parts)}")
         if str(np.asarray(state["model"])) != self._fingerprint():
             raise DataError("this state belongs to another model: its contexts switch differently; reset instead")
         belief, filtered = (self._distribution(state[name], name) for name in ("belief", "filtered"))
         obs = np.zeros(0) if not np.size(state["obs"]) else self._row(state["obs"])
         log_evidence, num_steps = _number(state, "log_evidence"), int(_number(state, "num_steps"))
+        past = np.zeros(0) if self._past is None else np.zeros_like(self._past.past)
+        if self._past is not None:
+            fill_row(past, state["past"], "past")
         self._begin()
         self._belief[:], self._filtered[:] = belief, filtered
         self._obs, self._next_obs = (obs if obs.size else None), np.zeros_like(obs)
         self.log_evidence, self.num_steps = log_evidence, num_steps
+        if self._past is not None:
+            self._past.past[:] = past
 
     @property
     def states(self) -> Float[np.ndarray, " S"] | None:
         """Belief over (context, phase); None where contexts have no phases."""
         return None
+
+    def _weigh(self, obs: Vector, act: Any) -> None:
+        """Set the densities of the step; a past that is not complete says nothing, even where the heads ignore it."""
+        if self._past is not None and not self._past.is_complete:
+            self._densities.fill(np.nan)
+        elif isinstance(self._log_lik, CompiledRow):
+            self._log_lik(obs, act, self._next_obs, out=self._densities)
+        else:
+            self._densities[:] = self._log_lik(obs, np.asarray(act), self._next_obs)
 
     def _move(self) -> None:
         """Weigh the belief by the densities of the step and move it along the chain."""
@@ -184,9 +210,12 @@ class OnlineFilter:
         self._filtered[:] = self._initial
         self._densities.fill(np.nan)
         self.log_evidence, self.num_steps = float("nan"), 0
+        if self._past is not None:
+            self._past.clear()
 
     def _row(self, obs: Any) -> Vector:
         shape = (self._log_lik.table.obs_dim,) if isinstance(self._log_lik, CompiledRow) else np.shape(obs)
+        shape = shape if self._past is None else (self._past.obs_dim,)
         if len(shape) != 1:
             raise DataError(f"obs: a row of numbers is needed here, got shape {shape}")
         row = np.zeros(shape)
@@ -212,11 +241,11 @@ class PhaseFilter(OnlineFilter):
     along the chain needs the phases.
     """
 
-    def __init__(self, update: PhaseUpdate, log_lik: LogLik | CompiledRow) -> None:
+    def __init__(self, update: PhaseUpdate, log_lik: LogLik | CompiledRow, past: PastWindow | None = None) -> None:
         self._phases = update
         self._states, self._next_states, self._filtered_states = (update.initial.copy() for _ in range(3))
         initial = update.contexts(update.initial)
-        super().__init__(initial, np.eye(len(initial)), log_lik)
+        super().__init__(initial, np.eye(len(initial)), log_lik, past)
         self._move_states(np.zeros_like(initial))  # compile now, not in the first step of a control loop
         self._begin()
 
@@ -227,7 +256,7 @@ class PhaseFilter(OnlineFilter):
 
     def fresh(self) -> PhaseFilter:
         """Return another filter of the same model, before its first `reset`."""
-        return PhaseFilter(self._phases, self._log_lik)
+        return PhaseFilter(self._phases, self._log_lik, self._past and self._past.fresh())
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that `restore` needs, the phases included, as plain arrays (copies)."""

@@ -43,7 +43,7 @@ def export_onnx(served: Served, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     if served.model is not None and table is not None:
-        write_filter(table, served.model.transition, folder / _FILTER, served.model.states)
+        write_filter(table, served.model.transition, folder / _FILTER, served.model.states, served.model.task.past)
         files["filter"] = _FILTER
     beside = {"belief": "belief", "truth": "context"}.get(served.sees)
     if served.policy is not None:
@@ -136,6 +136,13 @@ def _filter_lines(words: dict[str, Any]) -> list[str]:
     act = f", act [batch, {words['act_dim']}]" if words["act_dim"] else ""
     obs, belief = f"[batch, {words['obs_dim']}]", f"[batch, {words['num_contexts']}]"
     end = ["NaN marks a missing value: the belief then only moves along the chain, and log_evidence is NaN.", ""]
+    if words["past"]:
+        past = f"[batch, {words['past'] * (words['obs_dim'] + words['act_dim'])}]"
+        end = [
+            f"This model looks at the last {words['past']} steps: one more input, past {past}, and one more output,",
+            f"next_past {past}: feed it back. An episode begins with NaN in all of it.",
+            *end,
+        ]
     if words["initial_states"] is None:
         return [
             f"`filter.onnx`: obs {obs}{act}, next_obs {obs}, belief {belief}",

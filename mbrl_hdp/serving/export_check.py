@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mbrl_hdp.data.past import PastWindow
 from mbrl_hdp.errors import ExportError
 from mbrl_hdp.inference.density_table import PLAIN, DensityTable
 from mbrl_hdp.inference.model import ContextModel
@@ -140,23 +141,31 @@ def _steps(served: Served, num_steps: int, seed: int) -> Iterator[Step]:
 
 
 def imagined(model: ContextModel, num_steps: int, rng: np.random.Generator) -> Iterator[Step]:
-    """Draw episodes from the model itself, from starts as spread as the data that it was learned on."""
+    """Draw episodes from the model itself, from starts (and pasts) as spread as the data that it was learned on."""
     centre, spread = _column_scales(table_of(model))
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     width, slots = model.task.obs_dim, model.slots
     context = 0
     obs = np.zeros(width)
+    window = PastWindow.of(model.task)
     for number in range(num_steps):
         drawn = centre + spread * rng.normal(size=len(centre))
-        act = drawn[width:]
-        if number % (_EPISODE + 1) == 0 or not (np.abs(obs) < 1e6).all():
+        act = wide = drawn[width:]
+        is_start = number % (_EPISODE + 1) == 0 or not (np.abs(obs) < 1e6).all()
+        if window is not None:
+            act = window.present[:] = wide[: window.act_dim]
+            if is_start:
+                window.past[:] = wide[window.act_dim :]
+            wide = window.row
+        if is_start:
             context, obs = _draw(rng, model.initial), drawn[:width]
         else:
-            rows = [torch.as_tensor(row[None], dtype=torch.float32) for row in (obs, act)]
+            rows = [torch.as_tensor(row[None], dtype=torch.float32) for row in (obs, wide)]
             with torch.no_grad():
-                obs = (
-                    model.dynamics.sample(rows[0], rows[1], slots[context : context + 1], generator)[0].double().numpy()
-                )
+                next_obs = model.dynamics.sample(rows[0], rows[1], slots[context : context + 1], generator)[0]
+            before, obs = obs, next_obs.double().numpy()
+            if window is not None:
+                window.move(before, obs)
             weights = model.transition[context]
             context = int(rng.choice(model.num_contexts, p=weights / weights.sum()))
         yield act, obs

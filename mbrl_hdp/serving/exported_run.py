@@ -38,6 +38,7 @@ class Runner:
         self.obs: Any = None
         self.belief: Any = None
         self._states: Any = None  # over (context, phase); None where contexts have no phases
+        self._past: Any = None  # changes and actions of the last steps; None where the model looks at none
         self.filtered: Any = None
         self.action: Any = None
         self.log_evidence = float("nan")
@@ -53,6 +54,8 @@ class Runner:
         if "filter" in self._sessions:
             self.belief = self.filtered = np.array(self.words["initial"], dtype=np.float64)
             self._states = self.words.get("initial_states")
+            width = self.words["past"] * (self.words["obs_dim"] + self.words["act_dim"])
+            self._past = np.full(width, np.nan) if width else None
         self.log_evidence = float("nan")
         return self._act()
 
@@ -65,10 +68,14 @@ class Runner:
             del rows["belief" if self._states is not None else "states"]
             if not self.words["act_dim"]:
                 del rows["act"]
+            if self._past is not None:
+                rows["past"] = self._past
             found = self._run("filter", rows)
             self.filtered, self.belief, self.log_evidence = found[0], found[1], float(found[2])
             if self._states is not None:
                 self._states = found[3]
+            if self._past is not None:
+                self._past = found[-1]
         self.obs = next_obs
         return self._act()
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from mbrl_hdp.control.agent import Agent
 from mbrl_hdp.control.policy import ContextSac
 from mbrl_hdp.control.saving import load_policy
+from mbrl_hdp.data.past import recorded_width
 from mbrl_hdp.errors import CheckpointError, ConfigError
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.inference.saving import load
@@ -43,7 +44,7 @@ class Served:
     Attributes:
         source: the folder.
         obs_dim: width of an observation.
-        act_dim: width of an action.
+        act_dim: width of an action as it was recorded: what the model adds of the past does not count.
         dt: seconds per step, None where unknown.
         model: the context model; None for a policy that sees observations alone.
         policy: a SAC policy; None where there is none, or another agent acts.
@@ -78,6 +79,7 @@ class Served:
             "source": self.source.name,
             "obs_dim": self.obs_dim,
             "act_dim": self.act_dim,
+            "past": 0 if model is None else model.task.past,
             "dt": self.dt,
             "num_contexts": None if model is None else model.num_contexts,
             **{name: None if model is None else getattr(model, name).tolist() for name in _CHAIN},
@@ -189,7 +191,7 @@ def _of_parts(
     folder: Path, model: ContextModel | None, policy: ContextSac | None, name: str | None, sees: str
 ) -> Served:
     if model is not None:
-        obs_dim, act_dim, dt = model.task.obs_dim, model.task.act_dim, model.task.dt
+        obs_dim, act_dim, dt = model.task.obs_dim, recorded_width(model.task), model.task.dt
     else:
         assert policy is not None
         obs_dim, act_dim, dt = policy.codec.obs_dim, policy.act_dim, None

@@ -1,7 +1,8 @@
 """One step of the filter as an ONNX graph: (obs, act, next_obs, belief) -> (filtered, next_belief, log_evidence).
 
 Where contexts have phases, the belief that is fed back is over (context, phase): the input is `states` in place of
-`belief`, and `next_states` comes out beside the next belief by context.
+`belief`, and `next_states` comes out beside the next belief by context. Where the model looks at earlier steps, `past`
+(their changes and actions, NaN before an episode's first step) is one more input, and `next_past` comes out last.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ Array = NDArray[Any]
 
 
 def write_filter(
-    table: DensityTable, transition: Float[np.ndarray, "k k"], path: Path, phases: PhaseChain | None = None
+    table: DensityTable,
+    transition: Float[np.ndarray, "k k"],
+    path: Path,
+    phases: PhaseChain | None = None,
+    past: int = 0,
 ) -> None:
     """Write the graph; rows of a batch are systems of their own.
 
@@ -31,15 +36,19 @@ def write_filter(
         transition: the chain.
         path: the file.
         phases: the chain over (context, phase), which then takes the place of `transition`.
+        past: earlier steps whose changes and actions are part of the table's action.
     """
     width, count = table.obs_dim, table.num_contexts
-    inputs: dict[str, list[str | int]] = {"obs": [BATCH, width], "act": [BATCH, table.act_dim]}
-    if not table.act_dim:
+    past_width = past * (width + table.act_dim) // (past + 1)
+    inputs: dict[str, list[str | int]] = {"obs": [BATCH, width], "act": [BATCH, table.act_dim - past_width]}
+    if table.act_dim == past_width:
         del inputs["act"]
     inputs["next_obs"] = [BATCH, width]
     shapes: dict[str, list[str | int]] = {
         "filtered": [BATCH, count], "next_belief": [BATCH, count], "log_evidence": [BATCH]
     }  # fmt: skip
+    if past:
+        inputs["past"] = [BATCH, past_width]
     if phases is None:
         graph = Graph({**inputs, "belief": [BATCH, count]})
         found: tuple[str, ...] = _update(graph, "belief", _log_lik(graph, table), transition)
@@ -47,7 +56,18 @@ def write_filter(
         inputs["states"] = shapes["next_states"] = [BATCH, phases.num_states]
         graph = Graph(inputs)
         found = _update_states(graph, _log_lik(graph, table), phases)
+    if past:
+        shapes["next_past"] = [BATCH, past_width]
+        found = (*found, _next_past(graph, past_width // past, past))
     graph.write(path, dict(zip(found, shapes, strict=True)), shapes)
+
+
+def _next_past(graph: Graph, step_width: int, steps: int) -> str:
+    """Return the past of the next step, as `data.past.PastWindow` keeps it: this step first, without the oldest."""
+    change = graph.add("Sub", "next_obs", "obs")
+    act = ["act"] if "act" in graph.inputs else []
+    newer = [graph.columns("past", np.arange((steps - 1) * step_width))] if steps > 1 else []
+    return graph.add("Concat", change, *act, *newer, axis=1)
 
 
 def _update_states(graph: Graph, log_lik: str, phases: PhaseChain) -> tuple[str, str, str, str]:
@@ -62,7 +82,8 @@ def _update_states(graph: Graph, log_lik: str, phases: PhaseChain) -> tuple[str,
 def _log_lik(graph: Graph, table: DensityTable) -> str:
     """Return log p(next_obs | obs, act, context), `batch k`; see `DensityTable` for the formula."""
     body, next_body = (_bodies(graph, table, name) for name in ("obs", "next_obs"))
-    terms = _terms(graph, table.terms, _with_act(graph, table, body))
+    act = _act(graph)
+    terms = _terms(graph, table.terms, _with_act(graph, table, body, act))
     change = graph.add("Sub", graph.columns(next_body, table.targets), graph.columns(body, table.targets))
     scaled = graph.add("Mul", graph.add("Sub", change, table.target_centre), table.target_inverse)
     error = graph.add("Mul", graph.add("Sub", scaled, _networks(graph, table, terms)), table.inverse_std[:, None])
@@ -71,7 +92,17 @@ def _log_lik(graph: Graph, table: DensityTable) -> str:
     log_lik = _density(graph, table, terms, graph.add("Mul", error, error))
     if table.num_bodies > 1:
         log_lik = graph.sum_last(graph.reshape(log_lik, [table.num_contexts, -1, table.num_bodies]))
-    return graph.add("Transpose", log_lik, perm=[1, 0])
+    log_lik = graph.add("Transpose", log_lik, perm=[1, 0])
+    if "past" not in graph.inputs:
+        return log_lik
+    # A past that is not complete says nothing, even where the heads ignore what is missing: 0 * NaN is NaN.
+    return graph.add("Add", log_lik, graph.sum_last(graph.add("Mul", act, 0.0), keep=True))
+
+
+def _act(graph: Graph) -> str:
+    """Return the action with its past; "" where there is neither."""
+    parts = [name for name in ("act", "past") if name in graph.inputs]
+    return graph.add("Concat", *parts, axis=1) if len(parts) > 1 else "".join(parts)
 
 
 def _bodies(graph: Graph, table: DensityTable, name: str) -> str:
@@ -81,11 +112,10 @@ def _bodies(graph: Graph, table: DensityTable, name: str) -> str:
     return columns if table.num_bodies == 1 else graph.reshape(columns, [-1, table.body_width])
 
 
-def _with_act(graph: Graph, table: DensityTable, body: str) -> str:
+def _with_act(graph: Graph, table: DensityTable, body: str, act: str) -> str:
     """Append the action to every row; it is zero for all bodies but the first."""
     if not table.act_dim:
         return body
-    act = "act"
     if table.num_bodies > 1:
         is_first = (np.arange(table.num_bodies) == 0).astype(float)[:, None]
         alone = graph.add("Mul", graph.reshape(act, [-1, 1, table.act_dim]), is_first)

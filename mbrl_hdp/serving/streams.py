@@ -83,6 +83,8 @@ class Streams:
         self._codec = BeliefCodec(served.obs_dim, served.appended_dim)
         self._slots = None if served.model is None else served.model.slots.numpy()
         self._filter = None if served.model is None else served.model.online_filter()
+        names = None if served.model is None else served.model.names
+        self._columns = {} if names is None else {"obs": names.obs, "act": names.act}
         self.num_steps = 0
 
     def __len__(self) -> int:
@@ -275,7 +277,8 @@ class Streams:
         values = words.get(key)
         if not isinstance(values, list) or len(values) != width:
             found = f"{len(values)} values" if isinstance(values, list) else "no list"
-            raise RefusedError(BAD, f"{key}: a list of {width} numbers is needed, got {found}")
+            columns = f" ({', '.join(self._columns[key])})" if self._columns.get(key) else ""
+            raise RefusedError(BAD, f"{key}: a list of {width} numbers is needed{columns}, got {found}")
         for place, value in enumerate(values):
             if value is None and may_miss:
                 continue
@@ -308,6 +311,8 @@ def _stream_words(stream: _Stream) -> dict[str, Any]:
     if stream.filter is not None:
         saved = {name: value.tolist() for name, value in stream.filter.state().items() if name != "obs"}
         words["filter"] = saved | {"log_evidence": _or_none(saved["log_evidence"])}
+        if "past" in saved:  # NaN where a stream has none yet
+            words["filter"]["past"] = [_or_none(value) for value in saved["past"]]
     return words
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mbrl_hdp.data.past import past_width
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.inference.fit import build_model
 from mbrl_hdp.inference.model import ModelParts, Part
@@ -21,9 +22,10 @@ CASES = {
 }
 
 
-def build(case, max_contexts=3):
-    """Return a model whose contexts differ; its slot 1 is distilled away."""
+def build(case, max_contexts=3, past=0):
+    """Return a model whose contexts differ; its slot 1 is distilled away. Its last `past` steps are further inputs."""
     name, obs_dim, act_dim, settings = CASES[case]
+    act_dim = past_width(obs_dim, act_dim, past)
     registry = load_registry()
     parts = {
         kind: Part(option, registry.get(kind, option).spec.config(**words))
@@ -33,7 +35,8 @@ def build(case, max_contexts=3):
             ("distillation", "stationary", {}),
         )
     }
-    model = build_model(ModelParts(**parts), TaskSpec(max_contexts, obs_dim, act_dim, dt=0.05, seed=3), registry)
+    task = TaskSpec(max_contexts, obs_dim, act_dim, dt=0.05, seed=3, past=past)
+    model = build_model(ModelParts(**parts), task, registry)
     generator = torch.Generator().manual_seed(1)
     obs, act = 2 * torch.randn(200, obs_dim, generator=generator), torch.randn(200, act_dim, generator=generator)
     obs = obs + torch.arange(obs_dim)

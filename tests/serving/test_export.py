@@ -17,10 +17,13 @@ from mbrl_hdp.belief.codec import BeliefCodec  # noqa: E402
 from mbrl_hdp.cli import main  # noqa: E402
 from mbrl_hdp.control.policy import ContextSac, SacConfig  # noqa: E402
 from mbrl_hdp.control.saving import save_policy  # noqa: E402
+from mbrl_hdp.data.past import recorded_width  # noqa: E402
 from mbrl_hdp.errors import CheckpointError, ConfigError, ExportError  # noqa: E402
-from mbrl_hdp.serving.export import export_onnx  # noqa: E402
+from mbrl_hdp.serving.export import export_onnx, table_of  # noqa: E402
 from mbrl_hdp.serving.export_check import check_export  # noqa: E402
 from mbrl_hdp.serving.loading import Served, open_served  # noqa: E402
+from mbrl_hdp.serving.onnx_filter import write_filter  # noqa: E402
+from mbrl_hdp.types import PhaseChain  # noqa: E402
 
 CASES = ["delta_mlp", "deep", "cartpole", "drone", "vehicle", "all cars", "linear", "full noise", "sparse"]
 SPACE = Box(np.float32([-1.0, 0.5]), np.float32([2.0, 0.75]))
@@ -31,8 +34,8 @@ def policy_of(obs_dim, width, **settings):
 
 
 def served_by(model, tmp_path, policy=None, sees="nothing"):
-    task = model.task
-    return Served(tmp_path / "source", task.obs_dim, task.act_dim, task.dt, model, policy, None, None, sees)
+    task, act_dim = model.task, recorded_width(model.task)
+    return Served(tmp_path / "source", task.obs_dim, act_dim, task.dt, model, policy, None, None, sees)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -44,6 +47,47 @@ def test_every_structure_equals_the_online_filter(case, tmp_path, make_model):
     assert found.log_evidence < 1e-9
     assert found.action is None
     assert words["files"] == {"filter": "filter.onnx"}
+
+
+STAYS = ([0.4, 0.0, 0.6], [0.0, 0.7, 0.8], [1.0, 0.0, 0.0], [0.0, 0.3, 0.2], [[0.0, 1.0], [1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("case", "past", "has_phases"),
+    [("linear", 2, False), ("linear", 1, True), ("sparse", 3, True), ("deep", 2, False), ("delta_mlp", 3, False)],
+)
+def test_a_past_is_fed_back_and_actions_are_as_recorded(case, past, has_phases, tmp_path, make_model):
+    """`deep` has no actions."""
+    model = make_model(case, past=past)
+    if has_phases:
+        model.use_phases(PhaseChain(*(torch.tensor(part, dtype=torch.float64) for part in STAYS), (2, 1)))
+    served = served_by(model, tmp_path)
+    words = export_onnx(served, tmp_path / "out")
+    assert (words["past"], words["act_dim"]) == (past, 0 if case == "deep" else 2)
+    found = check_export(served, tmp_path / "out", num_steps=150)
+    assert found.belief < 1e-7
+    assert found.log_evidence < 1e-9
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "filter.onnx"))
+    sizes = {part.name: part.shape[1] for part in session.get_inputs()}
+    assert sizes["past"] == past * (3 + words["act_dim"])
+    assert sizes.get("act", 0) == words["act_dim"]
+    assert f"looks at the last {past} steps" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_past_that_is_not_complete_says_nothing_in_the_graph(tmp_path, make_model):
+    """Every value of the past counts, also where the heads look at the first observation only."""
+    table = table_of(make_model("linear", past=2))
+    blind = replace(table, terms=replace(table.terms, column=np.zeros_like(table.terms.column)))
+    write_filter(blind, np.eye(2), tmp_path / "filter.onnx", past=2)
+    session = onnxruntime.InferenceSession(str(tmp_path / "filter.onnx"))
+    rng = np.random.default_rng(0)
+    widths = {"obs": 3, "act": 2, "next_obs": 3, "past": 10}
+    rows = {name: rng.normal(size=(11, width)) for name, width in widths.items()}
+    rows["past"][range(10), range(10)] = np.nan
+    found = session.run(None, {**rows, "belief": np.full((11, 2), 0.5)})
+    assert np.isnan(found[2]).tolist() == [True] * 10 + [False]
+    wanted = np.concatenate([rows["next_obs"] - rows["obs"], rows["act"], rows["past"][:, :5]], 1)
+    np.testing.assert_array_equal(found[-1], wanted)
 
 
 def test_a_batch_is_row_by_row(tmp_path, cartpole_model):

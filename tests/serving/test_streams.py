@@ -12,11 +12,12 @@ from mbrl_hdp.belief.novelty import NullTable
 from mbrl_hdp.control.agent import AgentTask, Epoch
 from mbrl_hdp.control.policy import ContextSac, SacConfig
 from mbrl_hdp.control.tracker import BeliefTracker
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.errors import CheckpointError, StepError
 from mbrl_hdp.inference.alarm import NoveltyAlarm, NoveltyCalibration
 from mbrl_hdp.serving import streams as module
-from mbrl_hdp.serving.loading import Served
+from mbrl_hdp.serving.loading import Served, open_served
 from mbrl_hdp.serving.streams import Limits, RefusedError, Streams
 from mbrl_hdp.types import PhaseChain
 from mbrl_hdp_agents.planning import PlanningAgent
@@ -306,6 +307,38 @@ def test_contexts_with_durations_are_served_and_saved(tmp_path, make_model):
     other.restore(json.loads(json.dumps(streams.state(), allow_nan=False)))
     words = {"obs": obs[7].tolist(), "act": act[6].tolist()}
     assert other.step("a", words) == streams.step("a", words)
+
+
+def test_a_model_with_a_past_is_served_as_recorded(tmp_path, make_model):
+    model = make_model("linear", past=2)
+    model.names = Names(("a", "b", "c"), ("valve", "fan"))
+    model.save(tmp_path / "model")
+    served = open_served(tmp_path / "model")
+    sizes = served.description()
+    assert (sizes["obs_dim"], sizes["act_dim"], sizes["past"]) == (3, 2, 2)
+    rng = np.random.default_rng(1)
+    obs, act = rng.normal(size=(13, 3)), rng.normal(size=(12, 2))
+    obs[6] = np.nan
+    following, streams = model.analyse(Trajectories(obs, act, allow_missing=True)).following[0], Streams(served)
+    streams.open({"stream": "a", "obs": obs[0].tolist()})
+    with pytest.raises(RefusedError, match=r"act: a list of 2 numbers is needed \(valve, fan\), got 12 values"):
+        streams.step("a", {"obs": obs[1].tolist(), "act": [0.0] * 12})
+    for t in range(12):
+        streams = restarted(streams)  # before the first step, with half a past, with a missing sample in it
+        shown = [None if np.isnan(value) else value for value in obs[t + 1].tolist()]
+        answer = streams.step("a", {"obs": shown, "act": act[t].tolist()})
+        np.testing.assert_allclose(answer["belief"], following[t], atol=2e-5)
+        assert (answer["log_evidence"] is None) == (t in {0, 1, 5, 6, 7, 8})
+    saved = streams.state()
+    del saved["streams"]["a"]["filter"]["past"]
+    with pytest.raises(CheckpointError, match="has no 'past'"):
+        Streams(served).restore(saved)
+
+
+def restarted(streams):
+    other = Streams(streams.served)
+    other.restore(json.loads(json.dumps(streams.state(), allow_nan=False)))
+    return other
 
 
 @pytest.mark.parametrize(
