@@ -1,6 +1,6 @@
 """The drone and the intersection with random starts: `start_noise` beside the settings of each task, 0 by default.
 
-    mbrl-hdp train experiment=drone_c_cem env.id=mbrl_hdp.envs.noisy_starts:NoisyTakeOff-v0 +env.kwargs.start_noise=0.2
+    mbrl-hdp train experiment=drone_c_cem env.id=mbrl_hdp.envs.noisy_starts:NoisyTakeOff-v0 +env.kwargs.start_noise=0.05
 
 Importing this module registers both ids. It is a module of its own because the code of an environment identifies the
 results that were measured on it: those without noise stay valid.

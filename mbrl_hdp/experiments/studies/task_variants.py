@@ -13,10 +13,10 @@ from pathlib import Path
 
 DEFAULT = "switch 0.2"
 CEILINGS = Path(__file__).with_name("variant_ceilings.json")
-# Modules and ids of the tasks with random starts.
+# Ids of the tasks with random starts.
 _NOISY = {"drone": "NoisyTakeOff-v0", "intersection": "NoisyLeftTurn-v0"}
 # Drone: rad and rad/s. Intersection: m, m/s and tenths of a rad.
-START_NOISE = {"drone": 0.2, "intersection": 1.0}
+START_NOISE = {"drone": 0.05, "intersection": 1.0}
 
 
 @dataclass(frozen=True)
