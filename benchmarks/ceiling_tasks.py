@@ -89,7 +89,7 @@ class Task:
         return np.array(self.actuation)
 
     def sent(self, controls: FloatArray, guess: FloatArray) -> FloatArray:
-        """Return the actions `E A` that carry out `controls` in the right direction where the sign is as guessed, `E`."""
+        """Return the actions `E A` that carry out `controls` the right way where the sign is as guessed, `E`."""
         return np.where(self.is_actuated, guess[:, None] * controls, controls)
 
 

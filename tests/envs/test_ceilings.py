@@ -332,7 +332,9 @@ def test_contexts_of_one_sign_need_no_filter():
 def test_episodes_of_variants_are_those_of_the_environment(name, variant):
     chosen = VARIANTS[variant]
     task = variant_task(name, chosen)
-    outcome = run_episodes(task, draw_episodes(task, [4]), lambda view: np.full((1, task.physics.act_dim), 0.1), "known")
+    outcome = run_episodes(
+        task, draw_episodes(task, [4]), lambda view: np.full((1, task.physics.act_dim), 0.1), "known"
+    )
     words = dict(word.removeprefix("+").removeprefix("env.").split("=") for word in chosen.overrides(name))
     kwargs = {key.removeprefix("kwargs."): json.loads(word) for key, word in words.items() if key != "id"}
     env = gymnasium.make(words.get("id", IDS[name]), backend="vector", **kwargs)

@@ -1,6 +1,6 @@
 """Variants of the drone and the intersection: what each one changes, and what can be reached in it.
 
-The ceilings are those of `python -m benchmarks.ceiling_variants`, which writes `variant_ceilings.json` beside this file.
+`python -m benchmarks.ceiling_variants` computes the ceilings and writes `variant_ceilings.json` beside this file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`twelve_variants`: what is left of C-CEM's return when the drone and the intersection change? As shares of ceilings."""
+"""`twelve_variants`: C-CEM on changed drones and intersections, its returns as shares of the ceiling of each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
         overrides = [*SMOKE_OVERRIDES, *VARIANTS["start noise"].overrides("drone")]
         return [small | {"overrides": overrides, "seed": seed} for seed in seeds or (100,)]
     return [
-        _settings(task, name) | {"seed": seed} for task in TASKS for name in VARIANTS for seed in seeds or _own(task, name)
+        _settings(task, name) | {"seed": seed}
+        for task in TASKS
+        for name in VARIANTS
+        for seed in seeds or _own(task, name)
     ]
 
 
