@@ -2,6 +2,7 @@
 
 import pytest
 
+from mbrl_hdp.experiments.fingerprint import reached_modules, roots_of
 from mbrl_hdp.experiments.studies import load_study, train_cell, twelve_variants
 from mbrl_hdp.experiments.studies.study import CellRecord, changed_keys
 from mbrl_hdp.experiments.studies.task_variants import DEFAULT, VARIANTS, variant_ceilings
@@ -54,6 +55,13 @@ def test_variants_change_what_their_name_says_and_the_budget(task):
             assert changed == expected[variant]
         assert found["budget"]["num_epochs"] == 1
         assert found["budget"]["warm_episodes"] == 200
+
+
+def test_the_code_of_noisy_starts_identifies_their_cells_only():
+    cells = {cell.get("variant"): cell for cell in twelve_variants.cells([100], False) if cell["task"] == "drone"}
+    noisy, plain = (roots_of("mbrl_hdp.seeding", train_cell.resolve(cells[name])) for name in ("start noise", None))
+    assert "mbrl_hdp.envs.noisy_starts" in noisy
+    assert "mbrl_hdp.envs.noisy_starts" not in reached_modules(plain)
 
 
 def test_every_variant_has_a_ceiling():
