@@ -38,18 +38,18 @@ AgentMaker = Callable[[Task, int, int], Agent]
 """From task, number of episodes and seed to an agent."""
 
 Gains = Callable[[FloatArray, FloatArray], FloatArray]
-"""From guesses `E` and futures of the actuation `E P H` to futures of the gain; see `ceiling_cem`."""
+"""From guessed signs `E` and futures of the actuation `E P H` to futures of the gain; see `ceiling_cem`."""
 
 
 def known_gains(guess: FloatArray, actuation: FloatArray) -> FloatArray:  # noqa: ARG001 - one signature for all
-    """The agent will see the context before every step, so its controls are always carried out."""
-    return np.ones((len(actuation), 1, actuation.shape[-1]))
+    """The agent will see the context before every step, so its controls are always carried out the right way."""
+    return np.abs(actuation[:, :1])
 
 
 def late_gains(guess: FloatArray, actuation: FloatArray) -> FloatArray:
     """The agent will see every context a step late, and corrects its sign from then on."""
     believed = np.concatenate((np.broadcast_to(guess[:, None, None], actuation[..., :1].shape), actuation), axis=-1)
-    return actuation * believed[..., :-1]
+    return actuation * np.sign(believed[..., :-1])
 
 
 def open_loop_gains(guess: FloatArray, actuation: FloatArray) -> FloatArray:
@@ -79,7 +79,7 @@ class Planned:
         def act(view: View) -> FloatArray:
             num_left = task.physics.horizon - view.step
             paths = view.belief.sample_paths(rng, self.config.num_paths, min(self.config.horizon, num_left))
-            guess = most_likely_actuation(task, view.belief)
+            guess = most_likely_sign(task, view.belief)
             gains = self.gains(guess, task.factors[paths])
             return task.sent(planner.plan(view.state, gains, num_left), guess)
 
@@ -96,14 +96,14 @@ class Scripted:
         """Make an agent."""
 
         def act(view: View) -> FloatArray:
-            return task.sent(np.tile(self.controls, (num, 1)), most_likely_actuation(task, view.belief))
+            return task.sent(np.tile(self.controls, (num, 1)), most_likely_sign(task, view.belief))
 
         return act
 
 
-def most_likely_actuation(task: Task, belief: ExactFilter) -> FloatArray:
-    """Return the actuation of the most likely context, `E`; of the first one where they are equally likely."""
-    return task.factors[np.argmax(np.round(belief.contexts, 9), axis=1)]
+def most_likely_sign(task: Task, belief: ExactFilter) -> FloatArray:
+    """Return the sign of the most likely context's actuation, `E`; of the first one's where they are equally likely."""
+    return np.sign(task.factors[np.argmax(np.round(belief.contexts, 9), axis=1)])
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Cross-entropy planning on true dynamics, many episodes at once.
 
 With actuation +-1 a plan is best written in *controls* u, what the agent wants the actuator to do; it sends
-`a = guess * u`, and the plant does `gain * u` with `gain = guess * actuation of the context that acts`. An agent that
-knows the context has gain 1; one that sees it a step late has gain -1 on the step of a switch only. (Entries of the
-action that the contexts leave alone are sent as they are.)
+`a = guess * u`, where the guess is the sign of an actuation, and the plant does `gain * u` with `gain = guess *
+actuation of the context that acts`. An agent that knows the context has gain 1; one that sees it a step late has gain
+-1 on the step of a switch only. Where the actuation is not +-1, the gain is not either, and plans allow for it.
+(Entries of the action that the contexts leave alone are sent as they are.)
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.ceiling_agents import Agent, AgentMaker, View, most_likely_actuation, run_episodes
+from benchmarks.ceiling_agents import Agent, AgentMaker, View, most_likely_sign, run_episodes
 from benchmarks.ceiling_cem import score_plans
 from benchmarks.ceiling_filter import ExactFilter
 from benchmarks.ceiling_tasks import Task, draw_episodes
@@ -40,7 +40,7 @@ class Refined:
         controls = self._improved(task, self._first_controls(task, seed), np.random.default_rng((seed, 2)))
 
         def act(view: View) -> FloatArray:
-            return task.sent(np.tile(controls[view.step], (num, 1)), most_likely_actuation(task, view.belief))
+            return task.sent(np.tile(controls[view.step], (num, 1)), most_likely_sign(task, view.belief))
 
         return act
 
@@ -51,7 +51,7 @@ class Refined:
 
         def record(view: View) -> FloatArray:
             act = agent(view)
-            controls.append(task.sent(act, most_likely_actuation(task, view.belief))[0])
+            controls.append(task.sent(act, most_likely_sign(task, view.belief))[0])
             return act
 
         run_episodes(task, draw_episodes(task, [seed]), record, "known")

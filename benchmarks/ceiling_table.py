@@ -139,7 +139,8 @@ Written by `python -m benchmarks.ceilings`; the record behind it is `docs/result
 
 The best returns found with the *true* dynamics: what no learned model can be expected to beat by much. They are lower
 bounds of the optimum. Default tasks: actuation +1 and -1, cool-off 5 (counter full at reset), then switch probability
-0.2 a step.
+0.2 a step. Ceilings of variants of the drone and the intersection: `python -m benchmarks.ceiling_variants`, on the page
+of the study `twelve_variants`.
 
 Mean return of an episode +- standard error (which agent):
 """

@@ -63,7 +63,7 @@ class EgoModel:
 
 @dataclass(frozen=True)
 class Task:
-    """A task with two contexts of opposite actuation.
+    """A task whose contexts differ in the factor on an actuator.
 
     Attributes:
         name: as in the table.
@@ -72,7 +72,7 @@ class Task:
         planning_state: from a state of `physics` to one of `model`.
         chain: distribution of the context.
         is_actuated: entries of the action on which the contexts act, `A`; where all are zero, a step reveals nothing.
-        actuation: factor of each context on the actuator; +1 and -1, so that `actuation * actuation = 1`.
+        actuation: factor of each context on the actuator.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Task:
     planning_state: Callable[[Any], Any] = lambda state: state
     chain: MarkovChain = field(default_factory=lambda: MarkovChain.symmetric(2))
     is_actuated: Sequence[bool] = (True,)
-    actuation: tuple[float, float] = (1.0, -1.0)
+    actuation: tuple[float, ...] = (1.0, -1.0)
 
     @property
     def factors(self) -> FloatArray:
@@ -89,7 +89,7 @@ class Task:
         return np.array(self.actuation)
 
     def sent(self, controls: FloatArray, guess: FloatArray) -> FloatArray:
-        """Return the actions `E A` that carry out `controls` where the actuation is as guessed, `E`."""
+        """Return the actions `E A` that carry out `controls` the right way where the sign is as guessed, `E`."""
         return np.where(self.is_actuated, guess[:, None] * controls, controls)
 
 

@@ -42,7 +42,7 @@ from mbrl_hdp.runtime import configure
 
 ROOT = Path(__file__).resolve().parents[1]
 _SCRIPTED_EPISODES = 1000
-_PLANNER_SEED = 12345
+PLANNER_SEED = 12345
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def run_cell(cell: Cell, seed: int, num_episodes: int, commit: str) -> CeilingRe
     episodes = draw_episodes(task, range(seed, seed + num_episodes))
     if cell.information == "blind":
         episodes = episodes.with_mirror()
-    agent = cell.maker(task, episodes.num, _PLANNER_SEED)
+    agent = cell.maker(task, episodes.num, PLANNER_SEED)
     outcome = run_episodes(task, episodes, agent, cell.information)
     return {
         **request(cell, seed, num_episodes),
@@ -136,7 +136,7 @@ def request(cell: Cell, seed: int, num_episodes: int) -> CeilingRecord:
         "agent": cell.agent,
         "settings": repr_settings(cell.maker),
         "seeds": [seed, seed + num_episodes - 1],
-        "planner_seed": _PLANNER_SEED,
+        "planner_seed": PLANNER_SEED,
     }
 
 

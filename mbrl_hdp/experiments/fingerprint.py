@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -67,7 +68,10 @@ def roots_of(run_module: str, config: Mapping[str, Any]) -> frozenset[str]:
             roots |= {plugin.spec.config.__module__, plugin.spec.build.__module__}
     env = config.get("env")
     if isinstance(env, Mapping):
-        entry = gymnasium.spec(env["id"]).entry_point
+        module, _, name = env["id"].rpartition(":")
+        if module:  # `module:id`: importing the module registers the id
+            importlib.import_module(module)
+        entry = gymnasium.spec(name).entry_point
         roots.add(entry.partition(":")[0] if isinstance(entry, str) else entry.__module__)
     return frozenset(roots)
 

@@ -49,6 +49,7 @@ QUESTIONS = {
     "raw_angles": "cart-pole hard with a raw angle and `dynamics=auto`, no hints",
     "twelve_fit": "are the contexts of the drone and the intersection found, with the tasks' own transition models?",
     "twelve_auto": "the same with `dynamics=auto`, no hints",
+    "twelve_variants": "drone and intersection with other switch rates, starts and actuations: C-CEM beside ceilings",
     "systems": "are the contexts of systems that nobody prepared found with defaults only?",
     "systems_fit": "what does `fit` with pure defaults say about these systems, and how often is its verdict right?",
     "systems_control": "does control with nothing but defaults reach the same planner that knows the truth?",

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import mbrl_hdp.envs  # noqa: F401 - registers the tasks
-from benchmarks import ceilings
+from benchmarks import ceiling_variants, ceilings
 from benchmarks.ceiling_agents import (
     Planned,
     Scripted,
+    View,
     contexts_evidence,
     known_gains,
     late_gains,
@@ -25,9 +26,11 @@ from benchmarks.ceiling_refine import Refined
 from benchmarks.ceiling_straight import Straight, plan_accelerations
 from benchmarks.ceiling_table import best_of, load_records, page, save_records, summary
 from benchmarks.ceiling_tasks import TASKS, draw_episodes, repeat_state
+from benchmarks.ceiling_variants import VariantCell, variant_cells, variant_task
 from mbrl_hdp.envs.chains import MarkovChain
 from mbrl_hdp.envs.intersection_vehicle import IntersectionConfig
 from mbrl_hdp.errors import DataError
+from mbrl_hdp.experiments.studies.task_variants import VARIANTS, TaskVariant
 
 TINY = CemConfig(horizon=8, population=48, num_elites=6, num_iterations=3, num_paths=4, noise_color=0.8)
 IDS = {
@@ -283,3 +286,76 @@ def test_old_record_is_refused(tmp_path):
     with pytest.raises(DataError, match="schema_version 0"):
         load_records(path)
     assert page({}).startswith("# Ceilings")
+
+
+def test_a_factor_that_is_not_one_is_a_gain_of_that_size():
+    """Controls go out with the sign that is guessed; the plant does as much of them as the context lets it."""
+    guess, actuation = np.array([-1.0]), np.array([[[-1.0, 0.3, 1.0]]])
+    np.testing.assert_array_equal(open_loop_gains(guess, actuation)[0], [[1.0, -0.3, -1.0]])
+    np.testing.assert_array_equal(known_gains(guess, actuation)[0], [[1.0, 0.3, 1.0]])
+    np.testing.assert_array_equal(late_gains(guess, actuation)[0], [[1.0, -0.3, 1.0]])
+    task = variant_task("drone", VARIANTS["actuation 1, -1, 0.3"])
+    sent = {}
+    for first in range(3):
+        belief = ExactFilter(task.chain, 1)
+        belief.reveal(np.array([first]))
+        sent[first] = Scripted((1.0,) * 4)(task, 1, 0)(View(0, None, belief))[0, 0]
+    assert sent == {0: 1.0, 1: -1.0, 2: 1.0}
+
+
+def test_without_switches_the_filter_knows_all_but_the_first_step():
+    """Full thrust for 80 steps, or for 79 after one the wrong way round: 39.88 less 2 g (1.05^2 - 1) dt for each."""
+    task = variant_task("drone", TaskVariant(switch=0.0))
+    episodes = draw_episodes(task, range(12))
+    returns = run_episodes(task, episodes, Scripted((1.0,) * 4)(task, 12, 0), "filtered").returns
+    assert (episodes.contexts == episodes.contexts[:, :1]).all()
+    is_wrong = episodes.contexts[:, 0] == 1
+    assert 0 < is_wrong.sum() < 12
+    np.testing.assert_allclose(returns[~is_wrong], 39.883, atol=5e-4)
+    step = 9.8 * (2 * (1.05**2 - 1) - 2 * 0.05**2) / 80  # the lost thrust and the wrong one, undamped
+    np.testing.assert_allclose(returns[is_wrong], 39.883 - 80 * step, rtol=0.01)
+
+
+def test_contexts_of_one_sign_need_no_filter():
+    """Thrust at 1 and at 0.3 of the band: every step adds g ((1 + 0.05 factor)^2 - 1) dt to the velocity."""
+    task = variant_task("drone", VARIANTS["actuation 1, 0.3"])
+    episodes = draw_episodes(task, range(5))
+    agent = Scripted((1.0,) * 4)
+    blind, known = (run_episodes(task, episodes, agent(task, 5, 0), name).returns for name in ("blind", "known"))
+    np.testing.assert_array_equal(blind, known)
+    lift = 9.8 * ((1 + 0.05 * np.array([1.0, 0.3])[episodes.contexts]) ** 2 - 1) / 80
+    np.testing.assert_allclose(known, np.cumsum(lift, axis=1).sum(axis=1), rtol=0.04)
+
+
+@pytest.mark.parametrize("variant", ["switch 0.5", "start noise", "actuation 1, -1, 0.3"])
+@pytest.mark.parametrize("name", ["drone", "intersection"])
+def test_episodes_of_variants_are_those_of_the_environment(name, variant):
+    chosen = VARIANTS[variant]
+    task = variant_task(name, chosen)
+    outcome = run_episodes(
+        task, draw_episodes(task, [4]), lambda view: np.full((1, task.physics.act_dim), 0.1), "known"
+    )
+    words = dict(word.removeprefix("+").removeprefix("env.").split("=") for word in chosen.overrides(name))
+    kwargs = {key.removeprefix("kwargs."): json.loads(word) for key, word in words.items() if key != "id"}
+    env = gymnasium.make(words.get("id", IDS[name]), backend="vector", **kwargs)
+    env.reset(seed=4)
+    total = sum(float(env.step(np.full(task.physics.act_dim, 0.1))[1]) for _ in range(task.physics.horizon))
+    assert total == pytest.approx(outcome.returns[0], rel=1e-5)
+
+
+def test_variants_command_computes_what_is_not_on_record(tmp_path, monkeypatch, capsys):
+    assert len(variant_cells()) == 2 * (len(VARIANTS) - 1)
+    cell = VariantCell("drone", "switch 0.5", "full thrust", Scripted((1.0,) * 4), 2)
+    monkeypatch.setattr(ceiling_variants, "variant_cells", lambda: [cell])
+    record = tmp_path / "ceilings.json"
+    assert ceiling_variants.main(["--record", str(record)]) == 0
+    written = json.loads(record.read_text())["cells"]
+    assert list(written) == ["drone/switch 0.2", "intersection/switch 0.2", "drone/switch 0.5"]
+    assert written["drone/switch 0.2"]["mean"] == pytest.approx(31.132, abs=1e-3)
+    assert written["drone/switch 0.5"]["seeds"] == [100, 101]
+    assert "returns_by_seed" not in written["drone/switch 0.5"]
+    before = record.read_text()
+    capsys.readouterr()
+    assert ceiling_variants.main(["--record", str(record)]) == 0
+    assert "on record" in capsys.readouterr().out
+    assert record.read_text() == before

@@ -43,6 +43,7 @@ _STUDIES = {
     "scaling": "scaling",
     "twelve_fit": "twelve_fit",
     "twelve_auto": "twelve_auto",
+    "twelve_variants": "twelve_variants",
     "novelty": "novelty",
     "sbc": "sbc",
     "belief_reliability": "belief_reliability",
