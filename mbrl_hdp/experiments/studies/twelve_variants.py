@@ -61,8 +61,8 @@ def page(records: list[CellRecord]) -> Page:
         f"C-CEM with the presets of [table3](table3.md) on changed tasks, nothing tuned. {LEGEND} Evaluations run on "
         "the real engines. The default (switch probability 0.2 after a cool-off of 5 steps, actuation 1 and -1, no "
         "noise at the start) is table3's, three epochs; the other cells have one epoch to keep the cost low: 200 "
-        "random episodes, one fit, the evaluation. In table3 the evaluations after these 200 episodes are within 2.2 % of "
-        "those after the third epoch (six runs).",
+        "random episodes, one fit, the evaluation. In table3 the evaluations after these 200 episodes are within 2.2 % "
+        "of those after the third epoch (six runs).",
         "Ceiling ± standard error: true dynamics and the exact filter on the same variant (`python -m "
         "benchmarks.ceiling_variants`; drone: full thrust in the believed direction, from noisy starts a planner; "
         "intersection: a planner). They are lower bounds of the optimum, from other episodes than ours. On the "
