@@ -63,8 +63,9 @@ def resolved_run(config: MainConfig) -> Settings:
     del found["env"]["budgets"]
     if found["duration"] == {"name": "geometric"}:
         del found["duration"]  # the identity of runs from before there were durations
-    if found["agent"].get("magnify_obs") is False:
-        del found["agent"]["magnify_obs"]  # likewise
+    for name, before in (("magnify_obs", False), ("replay_episodes", None)):
+        if found["agent"].get(name, "") is before:
+            del found["agent"][name]  # likewise
     budget = run_budget(config, installed_plugins())
     fits = {name: asdict(fit_config(config, budget, is_first)) for name, is_first in (("fit", True), ("refit", False))}
     return found | {"budget": asdict(budget)} | fits
