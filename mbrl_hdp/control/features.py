@@ -93,8 +93,8 @@ class ObsFeatures:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the units in use."""
-        names = ("centre", "scale") if self.config.standardise_obs else ()
-        names += ("late_centre", "late_scale", "least_scale") if self.config.magnify_obs else ()
+        names = ["centre", "scale"] if self.config.standardise_obs else []
+        names += ["late_centre", "late_scale", "least_scale"] if self.config.magnify_obs else []
         return {f"obs_{name}": getattr(self, name).clone() for name in names}
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
