@@ -23,7 +23,7 @@ from mbrl_hdp.errors import CheckpointError
 
 _FOLLOWED = 0.05
 """Share of the way that centre and scale of the copy move towards those of the latest data in every call."""
-_SMALLEST = 1e-3
+_SMALLEST = 0.01
 """Smallest scale of the copy, in units of the spread of the first data."""
 
 
@@ -69,13 +69,14 @@ class ObsFeatures:
             self.least_scale.copy_(_SMALLEST * spread)
             self.late_centre, self.late_scale = self._late_units(obs)
 
-    def follow(self, obs: Float[Tensor, "B S"]) -> None:
-        """Move the units of the magnified copy towards those of the latest data."""
+    def follow(self, obs: Float[Tensor, "B S"], factor: float = 1.0) -> None:
+        """Move the units of the magnified copy towards those of the latest data; `factor` slows it down."""
+        share = _FOLLOWED * factor
         centre, scale = self._late_units(obs)
         away = centre - self.late_centre
         away[self.angles] = _wrapped(away[self.angles])
-        self.late_centre += _FOLLOWED * away
-        self.late_scale *= (scale / self.late_scale) ** _FOLLOWED
+        self.late_centre += share * away
+        self.late_scale *= (scale / self.late_scale) ** share
 
     def _late_units(self, obs: Float[Tensor, "B S"]) -> tuple[Float[Tensor, " S"], Float[Tensor, " S"]]:
         """Return median and half the distance of the quartiles; those of an angle around its mean direction."""

@@ -89,7 +89,8 @@ class ContextSac(SacLearner):
     ) -> Float[np.ndarray, " A"] | Float[np.ndarray, "B A"]:
         """Act on packed vectors: draw from the policy, or take its mean with `evaluate` (mbrl-lib's signature)."""
         packed = torch.as_tensor(np.asarray(state), dtype=torch.float32).to(self.device)
-        outputs = self.policy.run(self._with_ones(self.features(packed if batched else packed[None])))[-1][0]
+        network = self.calm_policy if evaluate else self.policy
+        outputs = network.run(self._with_ones(self.features(packed if batched else packed[None])))[-1][0]
         if evaluate:
             act = outputs[: self.act_dim].tanh()
         else:
@@ -118,7 +119,8 @@ class ContextSac(SacLearner):
         if num_updates and not self.num_updates and self._has_units:
             self._measure(replay.draw(_ROWS_OF_A_SCALE, self.generator).obs)
         elif num_updates and self.config.magnify_obs:
-            self.obs_features.follow(self.codec.unpack(replay.latest(_LATEST_ROWS).to(self.device))[0])
+            latest, _ = self.codec.unpack(replay.latest(_LATEST_ROWS).to(self.device))
+            self.obs_features.follow(latest, self.lr_factor)  # as fast as the networks learn
         with torch.inference_mode():
             for start in range(0, num_updates, _UPDATES_AT_ONCE):
                 count = min(_UPDATES_AT_ONCE, num_updates - start)
@@ -185,7 +187,7 @@ class ContextSac(SacLearner):
         rows = torch.ones(self._act_rows.stop, dtype=torch.bool)
         rows[self.obs_features.width : self.obs_features.width + len(keep)] = keep
         state, rows = self.state_dict(), rows.to(self.device)
-        for name in ("policy", "policy_optim.mean", "policy_optim.square"):
+        for name in {"policy", "calm_policy", "policy_optim.mean", "policy_optim.square"} & state.keys():
             state[name] = self.policy.select_rows(state[name], rows[self._state_rows])
         for name in ("critic", "critic_target", "critic_optim.mean", "critic_optim.square"):
             state[name] = self.critic.select_rows(state[name], rows)

@@ -28,6 +28,9 @@ class SacConfig:
     target_update_interval: int = setting(4, "updates from one update of the targets to the next", at_least=1)
     batch_size: int = setting(256, "transitions per update", at_least=1)
     angle_columns: list[int] = setting([], "columns of obs that are angles: networks see sine and cosine", at_least=0)
+    averaged_updates: int | None = setting(
+        None, "updates over which the policy of evaluations is averaged; null takes the latest", at_least=1
+    )
     standardise_obs: bool = setting(
         False, "networks see the other columns of obs in units of their spread in the first data they learn from"
     )

@@ -39,6 +39,7 @@ class SacLearner:
         device: where tensors live.
 
     Attributes:
+        calm_policy: what acts in evaluations: the policy, or its average over the latest updates.
         num_updates: updates so far.
         is_compiled: whether compiled loops do the updates.
     """
@@ -74,9 +75,18 @@ class SacLearner:
         for name in _NETWORKS:
             getattr(self, name).to(self.device)
         self.log_alpha = torch.tensor([math.log(config.initial_temperature)], device=self.device)
+        self.calm_policy = self.policy
+        if config.averaged_updates:
+            self.calm_policy = StackedMlp(1, num_state + 1, num_state, sizes, 2 * self.act_dim)
+            self.calm_policy.load_flat(self.policy.flat.detach())
+            self.calm_policy.to(self.device)
         self.policy_optim = FlatAdam(self.policy.flat.detach(), config.policy_lr, config.weight_decay)
         self.critic_optim = FlatAdam(self.critic.flat.detach(), config.value_lr, config.weight_decay)
         self.alpha_optim = FlatAdam(self.log_alpha, config.temperature_lr)
+
+    @property
+    def _networks(self) -> tuple[str, ...]:
+        return (*_NETWORKS, "calm_policy") if self.config.averaged_updates else _NETWORKS
 
     @property
     def alpha(self) -> Float[Tensor, " 1"]:
@@ -115,6 +125,9 @@ class SacLearner:
             for step in range(count):
                 last = self._update_once(inputs[step], reward[step], discount[step], noise[step])
                 self._check_finite(last)
+        if self.config.averaged_updates:
+            share = 1.0 - (1.0 - 1.0 / self.config.averaged_updates) ** count
+            self.calm_policy.flat.detach().lerp_(self.policy.flat.detach(), share)
         return self._metrics(last)
 
     def _check_finite(self, last: LastUpdate) -> None:
@@ -224,7 +237,7 @@ class SacLearner:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs, as tensors (copies): safetensors can write it as it is."""
-        state: dict[str, Tensor] = {name: getattr(self, name).flat for name in _NETWORKS}
+        state: dict[str, Tensor] = {name: getattr(self, name).flat for name in self._networks}
         state |= {"log_alpha": self.log_alpha, "num_updates": torch.tensor(self.num_updates)}
         state["generator"] = self.generator.get_state()
         for name in _OPTIMISERS:
@@ -245,7 +258,7 @@ class SacLearner:
                     f"the policy's {name!r} has {list(state[name].shape)} entries, this agent needs "
                     f"{list(value.shape)}: sizes of observation, belief, action or hidden layers differ"
                 )
-        for name in _NETWORKS:
+        for name in self._networks:
             getattr(self, name).load_flat(state[name])
         self.log_alpha.copy_(state["log_alpha"])
         self.num_updates = int(state["num_updates"])

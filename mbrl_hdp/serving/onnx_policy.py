@@ -29,7 +29,7 @@ def write_policy(
     if beside is not None:
         graph.inputs[beside] = [BATCH, width if slots is None else len(slots)]
     hidden = _features(graph, policy, _widened(graph, beside, slots, width))
-    for number, (weight, bias) in enumerate(policy.policy.layers):
+    for number, (weight, bias) in enumerate(policy.calm_policy.layers):
         matrix = weight[0].double().cpu().numpy()
         if bias is None:  # the last column belongs to a row of ones
             matrix, shift = matrix[:, :-1], matrix[:, -1]

@@ -38,8 +38,8 @@ def test_the_copy_is_asinh_in_units_of_median_and_quartiles():
     made = features(magnify_obs=True)
     made.measure(obs)
     assert_close(made.late_centre, torch.tensor([4.0, 5.0]))
-    # Quartiles 1 and 8; the second column never changes: a thousandth of its unit, which is 1.
-    assert_close(made.late_scale, torch.tensor([3.5, 1e-3]))
+    # Quartiles 1 and 8; the second column never changes: a hundredth of its unit, which is 1.
+    assert_close(made.late_scale, torch.tensor([3.5, 1e-2]))
     found = made(torch.tensor([[7.5, 5.0]]))
     assert_close(found, torch.tensor([[7.5, 5.0, math.asinh(1.0), 0.0]]))
 
@@ -65,7 +65,15 @@ def test_following_is_gradual_and_bounded_below():
     for _ in range(2000):
         made.follow(torch.full((100, 1), 7.0))
     assert float(made.late_centre) == pytest.approx(7.0, abs=1e-3)
-    assert float(made.late_scale) == pytest.approx(1e-3, rel=0.1)
+    assert float(made.late_scale) == pytest.approx(1e-2, rel=0.1)
+
+
+def test_following_stops_with_learning():
+    made = features(obs_dim=1, magnify_obs=True)
+    made.measure(draws(1.0))
+    before = made.state_dict()
+    made.follow(torch.full((100, 1), 7.0), factor=0.0)
+    assert_close(made.state_dict(), before, rtol=0, atol=0)
 
 
 def test_turns_of_an_angle_do_not_matter():

@@ -386,6 +386,7 @@ class TestActing:
         codec = BeliefCodec(2, 5)
         kept = np.array([False, True, False, True, True])
         config = dataclasses.replace(QUICK, angle_columns=[0], standardise_obs=units, magnify_obs=units)
+        config = dataclasses.replace(config, averaged_updates=9 if units else None)
         wide = ContextSac(codec, BOX, config, seed=4)
         rng = np.random.default_rng(0)
         data = filled_replay(BeliefCodec(2, 0)).trajectories
@@ -415,11 +416,32 @@ class TestActing:
             wide.drop_contexts(np.zeros(5, bool))
 
 
+class TestAveraging:
+    def test_evaluations_take_the_average_of_the_latest_policies(self):
+        codec = BeliefCodec(2, 3)
+        config = dataclasses.replace(QUICK, averaged_updates=20)
+        sac, plain = (ContextSac(codec, BOX, each, seed=1) for each in (config, QUICK))
+        replay, average = filled_replay(codec), sac.policy.flat.detach().clone()
+        for _ in range(3):
+            for learner in (sac, plain):
+                learner.update(replay, 10)
+            average += (1.0 - 0.95**10) * (sac.policy.flat.detach() - average)
+        assert_close(sac.calm_policy.flat.detach(), average)
+        assert_close(sac.policy.flat, plain.policy.flat, rtol=0, atol=0)  # it learns the same
+        packed = rand(1, 5).numpy()
+        calm, latest = (each.select_action(packed, batched=True, evaluate=True) for each in (sac, plain))
+        assert np.abs(calm - latest).max() > 1e-4
+        sac.calm_policy.load_flat(torch.zeros_like(average))
+        np.testing.assert_allclose(sac.select_action(packed, batched=True, evaluate=True), [[0.0, -1.0]])
+        drawn = [each.select_action(packed, batched=True) for each in (sac, plain)]
+        np.testing.assert_allclose(*drawn)  # exploring does not use the average
+
+
 class TestResume:
     @DEPTHS
     def test_is_bit_exact(self, hidden_sizes, tmp_path):
         codec = BeliefCodec(2, 3)
-        units = {"standardise_obs": True, "magnify_obs": True}
+        units = {"standardise_obs": True, "magnify_obs": True, "averaged_updates": 9}
         config = dataclasses.replace(QUICK, hidden_sizes=hidden_sizes, linear_decay=True, **units)
         replay = filled_replay(codec)
         whole = ContextSac(codec, BOX, config, seed=1, total_updates=200)

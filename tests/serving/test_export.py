@@ -115,6 +115,7 @@ def test_a_batch_is_row_by_row(tmp_path, cartpole_model):
         {"hidden_sizes": [16, 8]},
         {"standardise_obs": True},
         {"magnify_obs": True},
+        {"averaged_updates": 50},
         {"standardise_obs": True, "magnify_obs": True, "angle_columns": [2]},
     ],
 )
@@ -124,6 +125,8 @@ def test_policies_equal_their_own_actions(settings, tmp_path, make_model):
     if settings.get("standardise_obs"):
         policy.obs_features.centre += 0.7
         policy.obs_features.scale *= 1.7
+    if settings.get("averaged_updates"):
+        policy.calm_policy.flat.detach().mul_(1.3)
     if settings.get("magnify_obs"):
         policy.obs_features.late_centre += torch.tensor([0.3, -0.4, 2.5])
         policy.obs_features.late_scale *= torch.tensor([0.1, 2.0, 0.5])
