@@ -241,21 +241,12 @@ def test_an_alarm_takes_what_was_recorded_and_no_step_without_a_past_counts():
     np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-3)  # NaN at the same steps
     assert np.isnan(scores[:PAST]).all()
     assert np.isfinite(scores).sum() > 30
+    alarm.begin_episode()  # forgets the steps before, whatever the densities are
+    for t in range(PAST):
+        alarm.update(data.obs[3, t], data.act[3, t], np.zeros(2))
+    assert np.isnan(scores[-PAST:]).all()
     with pytest.raises(DataError, match=r"act \(valve"):
         alarm.update(data.obs[0, 0], np.zeros(10), online.log_lik)
-
-
-def test_an_alarm_of_a_stranger_is_quiet_at_the_start_of_episodes():
-    model = build()
-    data = recording(40)
-    alarm, online = model.novelty_alarm(data, false_alarms_per=2), model.online_filter()
-    for _ in range(50):  # nothing but starts, at which everything is strange
-        online.reset(np.full(2, 9.0))
-        alarm.begin_episode()
-        for t in range(PAST):
-            online.update(np.ones(1), np.full(2, 9.0 + t))
-            assert not alarm.update(np.full(2, 9.0), np.ones(1), online.log_lik)
-    assert alarm.share == 0.0
 
 
 @pytest.mark.parametrize("has_phases", [False, True])
