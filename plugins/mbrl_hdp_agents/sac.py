@@ -30,7 +30,7 @@ class SacAgent(Agent):
         codec = BeliefCodec(task.obs_dim, task.appended_dim)
         config = replace(config, angle_columns=sorted({*config.angle_columns, *task.angle_columns}))
         self.sac = ContextSac(codec, task.action_space, config, task.seed, total_updates=task.total_updates)
-        self.replay = BeliefReplay(codec, task.act_dim, config.replay_episodes, task.seed)
+        self.replay = BeliefReplay(codec, task.act_dim, seed=task.seed)
 
     @property
     def is_ready(self) -> bool:

@@ -22,7 +22,6 @@ class SacAgentConfig(SacConfig):
 
     temperature_lr: float = setting(3e-4, "learning rate of the temperature", above=0.0)
     target_update_interval: int = setting(1, "updates from one update of the targets to the next", at_least=1)
-    replay_episodes: int | None = setting(None, "latest episodes to learn from; null keeps all", at_least=1)
 
 
 @dataclass
