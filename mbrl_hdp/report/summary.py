@@ -165,9 +165,9 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
     Args:
         model: the fitted model.
         found: `model.analyse(data)`; without it, what needs data is left out.
-        names: names of the columns; by default those of the data or the model, else numbers.
+        names: names of the recorded columns; by default those of the data or the model, else numbers.
     """
-    names = names or _names(model, found)
+    names = _with_past(model, names or _names(model, found))
     known = facts(model, found)
     truth = None if found is None else compare(model, found)
     return FitSummary(
@@ -183,10 +183,7 @@ def summarise(model: ContextModel, found: Analysis | None = None, names: Names |
         wall_time_s=model.report.fit_time_s,
         advice=advise(known),
         effects=[] if found is None else effects(model, found, names),
-        remarks=[
-            *_past(model),
-            *([] if found is None else [*_holes(found, model.task.past), *sensor_noise(found, names.obs)]),
-        ],
+        remarks=_remarks(model, found, names),
         names=names,
         counted=None if found is None else count_labels(found, None if truth is None else truth.to_true),
         train_threshold=getattr(model.parts.distillation.config, "train_threshold", None),
@@ -200,9 +197,13 @@ def _names(model: ContextModel, found: Analysis | None) -> Names:
     """Return the names of the data, else the model's; a model's own are better than numbers."""
     numbers = Names.numbered(model.task.obs_dim, model.task.act_dim)
     known = [names for names in (None if found is None else found.data.names, model.names) if names is not None]
-    best = next((names for names in known if tuple(names.obs) != numbers.obs), known[0] if known else numbers)
-    is_plain = past_width(len(best.obs), len(best.act), model.task.past) == model.task.act_dim
-    return with_past_names(best, model.task.past) if is_plain else best
+    return next((names for names in known if tuple(names.obs) != numbers.obs), known[0] if known else numbers)
+
+
+def _with_past(model: ContextModel, names: Names) -> Names:
+    """Return the names of all inputs of the model; those of earlier steps are added to recorded ones."""
+    is_recorded = past_width(len(names.obs), len(names.act), model.task.past) == model.task.act_dim
+    return with_past_names(names, model.task.past) if is_recorded else names
 
 
 def _equations(model: ContextModel, names: Names) -> list[list[str]]:

@@ -40,6 +40,20 @@ def with_truth(model, data):
     return Trajectories(data.obs, data.act, lengths=data.lengths, context=context, allow_missing=True)
 
 
+def test_names_of_recorded_columns_are_those_of_earlier_steps_too():
+    rng = np.random.default_rng(0)
+    act = rng.uniform(-1, 1, (8, 60, 1))
+    late = np.concatenate([np.zeros((8, 2, 1)), act[:, :-2]], 1)
+    gain = np.where(np.arange(60)[:, None] // 20 % 2, 1.0, 0.2)
+    obs = np.cumsum(np.concatenate([np.zeros((8, 1, 1)), gain * late + 0.01 * rng.normal(size=late.shape)], 1), 1)
+    data, config = Trajectories(obs, act), FitConfig(num_steps=50, num_restarts=1, polish_steps=5)
+    model = fit(data, dynamics="linear", max_contexts=2, config=config, past=2, progress=False)
+    summary = summarise(model, model.analyse(data), Names(("temp",), ("valve",)))  # as `mbrl-hdp fit` names them
+    assert summary.names.act == ("valve", "temp_change_ago_1", "valve_ago_1", "temp_change_ago_2", "valve_ago_2")
+    assert model.num_contexts == 2
+    assert any(word.startswith("valve_ago_2 acts with") for effect in summary.effects for word in effect.words)
+
+
 def test_truth_that_agrees_is_scored_as_such(fitted):
     model, data = fitted
     truth = compare(model, model.analyse(with_truth(model, data)))

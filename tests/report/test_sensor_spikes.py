@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mbrl_hdp import Trajectories
+from mbrl_hdp import FitConfig, Trajectories, fit
+from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.spikes import is_spike, without_spikes
 from mbrl_hdp.report.sensor_spikes import sensor_spikes
+from mbrl_hdp.report.summary import summarise
 
 
 def walk(num_steps: int = 500) -> np.ndarray:
@@ -69,3 +71,13 @@ def test_dropped_spikes_are_missing_and_nothing_else_changes() -> None:
     clean = Trajectories(obs)
     assert without_spikes(clean) is clean
     assert without_spikes(Trajectories(obs[:, :2])).num_transitions == 2
+
+
+def test_the_summary_of_a_fit_names_them() -> None:
+    obs = walk()
+    obs[1, [50, 120, 200, 300, 400], 1] -= 4.0
+    data = Trajectories(obs)
+    config = FitConfig(num_steps=2, num_restarts=1, polish_steps=1, start="random")
+    model = fit(data, dynamics="linear", max_contexts=2, config=config, past=0, progress=False)
+    summary = summarise(model, model.analyse(data), Names(("level", "flow"), ()))
+    assert any("in flow (5 readings)" in remark for remark in summary.remarks)
