@@ -21,7 +21,7 @@ from mbrl_hdp.inference.runs import Result, Runs, _continued, refits
 from mbrl_hdp.inference.schedule import PLAIN, POOLED, REFIT, SEARCHED, TEMPERED, FitConfig
 from mbrl_hdp.inference.starts import Contexts, Start
 from mbrl_hdp.inference.trainer import RunLength
-from mbrl_hdp.inference.training import Job, train_run
+from mbrl_hdp.inference.training import Job, polish, train_run
 from mbrl_hdp_distillers import ThresholdConfig
 
 QUICK = FitConfig(num_steps=2, polish_steps=1, num_restarts=1)
@@ -146,7 +146,7 @@ def test_polishing_does_not_ask_the_rule_of_distillation(data):
         model = build(0, build.families[0])
         model.extract()
         job = Job(FitConfig(), EpisodeTensors.of(data), None, data)
-        runs_module.polish(model, job, 0, lambda *_: None, num_steps=10)
+        polish(model, job, 0, lambda *_: None, num_steps=10)
         polished.append([*model.prior.parameters(), *model.dynamics.parameters()])
     for one, two in zip(*polished, strict=True):
         assert torch.equal(one, two)
