@@ -156,7 +156,7 @@ def switch_words(records: list[CellRecord]) -> str:
 
 
 def _rate_words(rate: float | None, points: Points) -> str:
-    return f"none between {points[0][0]:g} and {points[-1][0]:g}" if rate is None else f"{rate:.3f}"
+    return f"no probability between {points[0][0]:g} and {points[-1][0]:g}" if rate is None else f"{rate:.3f}"
 
 
 def _drawings(records: list[CellRecord]) -> list[Drawing]:
