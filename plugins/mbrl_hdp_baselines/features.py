@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -35,6 +37,13 @@ class AngleFeatures:
             return obs
         angles = obs[..., self.angles]
         return torch.cat([obs[..., self.others], angles.cos(), angles.sin()], -1)
+
+    def encode_row(self, obs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the features of one observation; numpy is faster for single ones."""
+        if not self.angles:
+            return obs
+        angles = obs[self.angles]
+        return np.concatenate([obs[self.others], np.cos(angles), np.sin(angles)])
 
     def decode(self, features: Tensor) -> Tensor:
         """Return observations `... S`, angles within [-pi, pi]; cosine and sine need not lie on the circle."""

@@ -51,12 +51,7 @@ class BeliefPolicy(SequencePolicy):
         net_arch: hidden layers of policy and value.
         log_std_init: first logarithm of the policy's standard deviation.
         use_sde: must be False; Stable-Baselines3 passes it.
-
-    Attributes:
-        last_belief: beliefs of the last pass.
     """
-
-    last_belief: Tensor
 
     def __init__(
         self,
@@ -98,7 +93,6 @@ class BeliefPolicy(SequencePolicy):
 
     def _latent(self, obs: Tensor, states: LstmState, episode_starts: Tensor) -> tuple[Tensor, LstmState]:
         belief, states = self.belief(obs, states, episode_starts)
-        self.last_belief = belief.detach()
         return torch.cat([self.extract_features(obs)[:, : self.obs_width], belief], -1), states
 
     def forward(

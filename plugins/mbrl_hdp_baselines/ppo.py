@@ -23,6 +23,7 @@ from mbrl_hdp_baselines.normaliser import Normaliser
 from mbrl_hdp_baselines.policies import BeliefPolicy, SequencePolicy
 from mbrl_hdp_baselines.sb3 import SpacesOnly, logged, silence
 from mbrl_hdp_baselines.settings import PpoConfig, RnnPpoConfig
+from mbrl_hdp_baselines.single_step import State, StepOutput, StepPolicy
 
 Pair = tuple[Vector, Vector]
 
@@ -40,10 +41,8 @@ class _Step:
     Attributes:
         seen: what the policy saw.
         act: what it drew, before it was cut off at the bounds.
-        value: its value.
-        log_prob: log probability of `act`.
-        before: state of the memory before.
-        after: state of the memory after.
+        output: what the policy said, with the state of the memory after the step.
+        before: states of the actor's and the critic's memory before.
         is_first: whether the episode began with it.
         reward: what it earned, scaled.
         reached: what the policy would see next.
@@ -52,10 +51,8 @@ class _Step:
 
     seen: Vector
     act: np.ndarray[Any, Any]
-    value: torch.Tensor
-    log_prob: torch.Tensor
-    before: RNNStates
-    after: RNNStates
+    output: StepOutput
+    before: tuple[State, State]
     is_first: bool
     reward: float = 0.0
     reached: Vector | None = None
@@ -84,7 +81,8 @@ class RecurrentPpo(Baseline):
             policy_kwargs=self._policy_settings(),
         )  # fmt: skip
         silence(self.ppo)
-        self._stream = torch_generator(task.seed, "ppo", "actions").get_state()
+        self._one_step = StepPolicy(self.policy)
+        self._stream = torch_generator(task.seed, "ppo", "actions")
         self._step: _Step | None = None
         self._metrics: dict[str, float] = {}
         self.reset()
@@ -96,8 +94,8 @@ class RecurrentPpo(Baseline):
 
     def reset(self) -> None:
         """Begin an episode with an empty memory."""
-        shape = self.policy.lstm_hidden_state_shape
-        self._memory = RNNStates(*((torch.zeros(shape), torch.zeros(shape)) for _ in range(2)))
+        empty = np.zeros(self.policy.lstm_output_dim, dtype=np.float32)
+        self._memory: tuple[State, State] = (empty, empty), (empty, empty)
         self._previous: Pair | None = None
 
     def act(self, obs: Vector, explore: bool = False) -> Vector:
@@ -105,17 +103,14 @@ class RecurrentPpo(Baseline):
         if explore:
             self._store(is_last=False)
             self.normaliser.add(self._features(obs))
-        seen, before, is_first = self._see(obs, self._previous), self._memory, self._previous is None
-        self.policy.set_training_mode(False)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.random.set_rng_state(self._stream)
-            starts = torch.tensor([float(is_first)])
-            act, value, log_prob, self._memory = self.policy(_row(seen), before, starts, deterministic=not explore)
-            self._stream = torch.random.get_rng_state()
-        drawn = act.numpy()
+        seen, before = self._see(obs, self._previous), self._memory
+        output = self._last_output = self._one_step(seen, *before)
+        self._memory = output.actor, output.critic
+        drawn = output.mean
         if explore:
-            self._step = _Step(seen, drawn, value, log_prob, before, self._memory, is_first)
-        taken = np.clip(drawn[0], self.ppo.action_space.low, self.ppo.action_space.high).astype(np.float64)
+            drawn = drawn + output.std * torch.randn(len(drawn), generator=self._stream).numpy()
+            self._step = _Step(seen, drawn, output, before, is_first=self._previous is None)
+        taken = np.clip(drawn, self.ppo.action_space.low, self.ppo.action_space.high).astype(np.float64)
         self._previous = (obs, taken)
         return taken
 
@@ -134,7 +129,7 @@ class RecurrentPpo(Baseline):
         """Return policy, optimiser, the steps since the last update and the normaliser."""
         buffer = self.ppo.rollout_buffer
         state: dict[str, Any] = {"num_updates": self.ppo._n_updates, "num_stored": buffer.pos, "metrics": self._metrics}
-        state["stream"] = self._stream
+        state["stream"] = self._stream.get_state()
         state |= prefixed("policy", self.policy.state_dict())
         state |= prefixed("optimizer", optimizer_state(self.policy.optimizer))
         state |= prefixed("normaliser", self.normaliser.state_dict())
@@ -146,7 +141,7 @@ class RecurrentPpo(Baseline):
         load_optimizer(self.policy.optimizer, unprefixed(state, "optimizer"))
         self.normaliser.load_state_dict(unprefixed(state, "normaliser"))
         self.ppo._n_updates, self._metrics = state["num_updates"], dict(state["metrics"])
-        self._stream = state["stream"].clone()
+        self._stream.set_state(state["stream"].clone())
         buffer = self.ppo.rollout_buffer
         buffer.reset()
         buffer.pos = state["num_stored"]
@@ -161,23 +156,23 @@ class RecurrentPpo(Baseline):
         buffer: RecurrentRolloutBuffer = self.ppo.rollout_buffer
         is_cut, reward = is_last and not step.terminated, step.reward
         if is_cut or buffer.pos + 1 == buffer.buffer_size:
-            with torch.no_grad():
-                reached = self.policy.predict_values(_row(step.reached), step.after.vf, torch.zeros(1))
+            reached = self._one_step(step.reached, step.output.actor, step.output.critic).value
         if is_cut:
-            reward += self.config.gamma * float(reached)
+            reward += self.config.gamma * reached
         buffer.add(
-            step.seen.astype(np.float32)[None], step.act, np.array([reward]), np.array([step.is_first]), step.value,
-            step.log_prob, lstm_states=step.before,
+            step.seen.astype(np.float32)[None], step.act[None], np.array([reward]), np.array([step.is_first]),
+            torch.tensor([step.output.value]), torch.tensor([step.output.log_prob(step.act)]),
+            lstm_states=_as_states(*step.before),
         )  # fmt: skip
         if buffer.full:
             # What follows the last step of an episode is another one: its value must not count.
-            buffer.compute_returns_and_advantage(last_values=reached, dones=np.array([is_last]))
+            buffer.compute_returns_and_advantage(last_values=torch.tensor([reached]), dones=np.array([is_last]))
             self.ppo.train()
             self._metrics = {name: value for name, value in logged(self.ppo).items() if name in _METRICS}
             buffer.reset()
 
     def _features(self, obs: Vector) -> Vector:
-        return self.features.encode(torch.as_tensor(obs, dtype=torch.float64)).numpy()
+        return self.features.encode_row(np.asarray(obs, dtype=np.float64))
 
     def _see(self, obs: Vector, previous: Pair | None) -> Vector:  # noqa: ARG002 - `BeliefPpo` sees it
         """Return what the policy sees at an observation, given the observation and the action before it."""
@@ -225,7 +220,7 @@ class BeliefPpo(RecurrentPpo):
         """Draw from the policy and note its belief."""
         act = super().act(obs, explore)
         if self._has_belief:
-            self._beliefs.append(self.policy.last_belief[0].numpy().astype(np.float64))
+            self._beliefs.append(np.asarray(self._last_output.belief, dtype=np.float64))
         return act
 
     def end_episode(self) -> Mapping[str, float]:
@@ -272,5 +267,6 @@ class BeliefPpo(RecurrentPpo):
         return {**super()._policy_settings(), **settings, "obs_width": self.features.width}
 
 
-def _row(vector: Vector) -> torch.Tensor:
-    return torch.as_tensor(vector, dtype=torch.float32)[None]
+def _as_states(actor: State, critic: State) -> RNNStates:
+    """Return states as sb3-contrib's buffer takes them: layers x environments x units."""
+    return RNNStates(*(tuple(torch.from_numpy(part)[None, None] for part in state) for state in (actor, critic)))

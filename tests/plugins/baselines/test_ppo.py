@@ -15,6 +15,7 @@ from mbrl_hdp.testing import check_agent, check_baseline
 from mbrl_hdp_baselines.policies import SequencePolicy
 from mbrl_hdp_baselines.ppo import BeliefPpo, RecurrentPpo
 from mbrl_hdp_baselines.settings import PpoConfig, RnnPpoConfig
+from mbrl_hdp_baselines.single_step import StepPolicy
 
 TINY = {"n_steps": 12, "batch_size": 6, "n_epochs": 2, "lstm_hidden_size": 4, "hidden_sizes": [5], "reward_scale": 1.0}
 WORDS = ["env=cartpole_hard", "env.kwargs.horizon=7", "agent.n_steps=16", "agent.batch_size=8", "agent.n_epochs=2",
@@ -70,7 +71,7 @@ def test_updates_are_those_of_sb3_contribs_own_loop(task_of):
     np.random.seed(4)
     own.learn(36)
     torch.manual_seed(3)
-    agent._stream = torch.random.get_rng_state()
+    agent._stream.set_state(torch.random.get_rng_state())
     np.random.seed(4)
     play(agent, Line(), 36)
     agent.act(np.zeros(2), explore=True)  # the update of step 36 is taken before the next action
@@ -89,6 +90,29 @@ def test_whole_sequences_are_what_step_by_step_is():
     ours = SequencePolicy._process_sequence(features, states, starts.flatten(), lstm)
     theirs = RecurrentActorCriticPolicy._process_sequence(features, states, starts.flatten(), lstm)
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("decoder", [None, "softmax", "linear", "none"])
+def test_one_step_in_numpy_is_the_policy_also_after_its_weights_have_changed(task_of, decoder):
+    agent = RecurrentPpo(PpoConfig(**TINY), task_of()) if decoder is None else belief_agent(task_of, decoder=decoder)
+    policy, generator = agent.policy, torch.Generator().manual_seed(0)
+    one_step = StepPolicy(policy)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
+    seen = torch.randn(policy.observation_space.shape[0], generator=generator)
+    states = RNNStates(*(tuple(torch.randn(1, 1, 4, generator=generator) for _ in range(2)) for _ in range(2)))
+    acts, value, log_prob, after = policy(seen[None], states, torch.zeros(1), deterministic=True)
+    before = (tuple(part.flatten().numpy() for part in state) for state in states)
+    found = one_step(seen.numpy(), *before)
+    near = partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
+    near(found.mean, acts.detach().numpy()[0])
+    near(found.value, value.item())
+    near(found.log_prob(found.mean), log_prob.item())
+    near(found.actor, torch.cat(after.pi).detach().numpy()[:, 0])
+    near(found.critic, torch.cat(after.vf).detach().numpy()[:, 0])
+    other = policy.evaluate_actions(seen[None], acts + 0.3, states, torch.zeros(1))[1]
+    near(found.log_prob(found.mean + np.float32(0.3)), other.item())
 
 
 def belief_agent(task_of, **named):
