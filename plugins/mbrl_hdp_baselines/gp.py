@@ -1,11 +1,13 @@
 """One component of GPMM: independent exact Gaussian processes, one per output, in one gpytorch batch.
 
-gpytorch has the hyper-parameters, their constraints and the marginal likelihood; predictions, which planning needs in
-large numbers, come from a Cholesky factor that grows with the data.
+gpytorch has the hyper-parameters, their constraints and starting values. The marginal likelihood has its gradient in
+closed form, several times faster than autograd through a Cholesky factor; predictions, which planning needs in large
+numbers, come from a factor that grows with the data. Tests compare both with gpytorch's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +19,6 @@ from mbrl_hdp.control.state import load_optimizer, optimizer_state, prefixed, un
 from mbrl_hdp_baselines.settings import GpmmConfig
 
 _LEAST_VARIANCE = 1e-3
-_CHOLESKY_UP_TO = 3000
 _LEAST_IMPROVEMENT = 1e-4
 
 
@@ -43,6 +44,61 @@ class BatchedGp(gpytorch.models.ExactGP):
     def forward(self, inputs: Tensor) -> gpytorch.distributions.MultivariateNormal:
         """Return the prior at the inputs."""
         return gpytorch.distributions.MultivariateNormal(self.mean_module(inputs), self.covar_module(inputs))
+
+
+class NegativeLogMarginal(torch.autograd.Function):
+    """-log N(y | mean, C) of every output with C = K + noise I, K the scaled RBF kernel; gradients in closed form.
+
+    With a = C^-1 (y - mean) and G = (C^-1 - a a^T) / 2 the derivative in C is G; behind it those of the kernel.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, targets: Tensor, length: Tensor, scale: Tensor, noise: Tensor, mean: Tensor
+    ) -> Tensor:
+        """Return the losses `D`.
+
+        Args:
+            ctx: autograd's.
+            inputs: `n I`.
+            targets: `D n`.
+            length: length scales, `D 1 I`.
+            scale: prior variances, `D`.
+            noise: noise variances, `D 1`.
+            mean: constant means, `D`.
+        """
+        kernel = rbf(inputs, inputs, length, scale[:, None, None])
+        covariance = kernel.clone()
+        covariance.diagonal(dim1=1, dim2=2).add_(noise)
+        factor = gpytorch.utils.cholesky.psd_safe_cholesky(covariance)
+        residual = targets - mean[:, None]
+        weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
+        ctx.save_for_backward(inputs, length, scale, kernel, factor, weights)
+        log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(-1) + 0.5 * targets.shape[1] * math.log(2.0 * math.pi)
+        return 0.5 * (residual * weights).sum(-1) + log_volume
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients in length scales, variances, noise and mean."""
+        (grad,), (inputs, length, scale, kernel, factor, weights) = grad_outputs, ctx.saved_tensors
+        by_covariance = torch.cholesky_inverse(factor)
+        by_covariance.baddbmm_(weights[:, :, None], weights[:, None, :], alpha=-1.0).mul_(0.5)
+        by_noise = by_covariance.diagonal(dim1=1, dim2=2).sum(-1)
+        joint = by_covariance.mul_(kernel)
+        rows = joint.sum(-1)
+        # sum_ab joint_ab (x_a - x_b)^2 / length^3 for every input.
+        spread = 2.0 * (rows @ inputs.square() - (inputs * (joint @ inputs)).sum(1))
+        by_length = spread[:, None] / length**3
+        each = by_length * grad[:, None, None], rows.sum(-1) / scale * grad, by_noise[:, None] * grad[:, None]
+        return None, None, *each, -weights.sum(-1) * grad
+
+
+def rbf(rows: Tensor, columns: Tensor, length: Tensor, scale: Tensor) -> Tensor:
+    """Return scale exp(-|(row - column) / length|^2 / 2), `D rows columns`."""
+    left, right = rows / length, columns / length
+    exponent = torch.baddbmm(-0.5 * left.square().sum(-1)[:, :, None], left, right.transpose(1, 2))
+    exponent -= 0.5 * right.square().sum(-1)[:, None]
+    return exponent.clamp_(max=0.0).exp_().mul_(scale)
 
 
 class GpComponent:
@@ -84,22 +140,27 @@ class GpComponent:
         """Take steps of Adam on the marginal likelihood; return the last loss (per point, summed over outputs)."""
         config, targets = self.config, self.targets.T.contiguous()
         steps = config.fit_steps if len(self) <= config.large else config.large_fit_steps
-        self.gp.set_train_data(self.inputs, targets, strict=False)
-        self.gp.train()
-        objective = gpytorch.mlls.ExactMarginalLogLikelihood(self.gp.likelihood, self.gp)
         last = value = torch.inf
-        with gpytorch.settings.max_cholesky_size(_CHOLESKY_UP_TO):
-            for _ in range(steps):
-                self.optimizer.zero_grad()
-                loss = -objective(self.gp(self.inputs), targets).sum()
-                loss.backward()
-                self.optimizer.step()
-                last, value = value, loss.item()
-                if last - value < _LEAST_IMPROVEMENT:
-                    break
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            loss = self.loss(targets)
+            loss.backward()
+            self.optimizer.step()
+            last, value = value, loss.item()
+            if last - value < _LEAST_IMPROVEMENT:
+                break
         self.fitted_points = len(self)
         self.refresh()
         return value
+
+    def loss(self, targets: Tensor) -> Tensor:
+        """Return the negative log marginal likelihood of targets `D n` at the inputs, per point, summed over outputs."""
+        gp = self.gp
+        losses = NegativeLogMarginal.apply(
+            self.inputs, targets, gp.covar_module.base_kernel.lengthscale, gp.covar_module.outputscale,
+            gp.likelihood.noise, gp.mean_module.constant,
+        )  # fmt: skip
+        return losses.sum() / len(self)
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -123,8 +184,12 @@ class GpComponent:
 
     @torch.no_grad()
     def predict_mean(self, inputs: Tensor) -> Tensor:
-        """Return the means `B D`."""
-        return self._mean_of(self.covariance(self.inputs, inputs))
+        """Return the means `B D`, in single precision, which is enough for plans and several times faster."""
+        scales, centres, half_squares, weights, mean = self._single
+        points = inputs.float() / scales
+        exponent = torch.baddbmm(half_squares[:, :, None], centres, points.transpose(1, 2))
+        exponent -= 0.5 * points.square().sum(-1)[:, None]
+        return (mean + torch.bmm(weights, exponent.clamp_(max=0.0).exp_())[:, 0]).T.to(inputs.dtype)
 
     def score(self, inputs: Tensor, targets: Tensor) -> float:
         """Return the mean over outputs of log N(target | mean, latent variance) of one point."""
@@ -138,10 +203,7 @@ class GpComponent:
 
     def covariance(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the covariances `D rows columns`."""
-        left, right = rows / self._scales, columns / self._scales
-        squared = left.square().sum(-1)[:, :, None] + right.square().sum(-1)[:, None]
-        squared = torch.baddbmm(squared, left, right.transpose(1, 2), alpha=-2.0).clamp_(min=0.0)
-        return squared.mul_(-0.5).exp_().mul_(self._variance)
+        return rbf(rows, columns, self._scales, self._variance)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return data, hyper-parameters and the optimiser's moments."""
@@ -183,3 +245,7 @@ class GpComponent:
     def _solve_weights(self) -> None:
         residuals = (self.targets.T - self._mean)[..., None]
         self._weights = torch.cholesky_solve(residuals, self._lower)[..., 0]
+        centres = self.inputs / self._scales
+        weights = (self._weights * self._variance[:, 0])[:, None]
+        parts = self._scales, centres, -0.5 * centres.square().sum(-1), weights, self._mean
+        self._single = tuple(part.float() for part in parts)

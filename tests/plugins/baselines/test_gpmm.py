@@ -2,6 +2,7 @@
 
 import math
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -108,7 +109,25 @@ class TestGaussianProcess:
         mean, variance = made.predict(points)
         torch.testing.assert_close(mean, reference.mean.T, rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(variance, reference.variance.T, rtol=1e-5, atol=1e-7)
-        torch.testing.assert_close(made.predict_mean(points), mean, rtol=0, atol=0)
+        torch.testing.assert_close(made.predict_mean(points), mean, rtol=0, atol=1e-5)  # single precision
+
+    def test_the_loss_and_its_gradient_are_gpytorchs(self):
+        made, generator = component(14), torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for parameter in made.gp.parameters():
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        targets = made.targets.T.contiguous()
+        made.gp.set_train_data(made.inputs, targets, strict=False)
+        made.gp.train()
+        objective = gpytorch.mlls.ExactMarginalLogLikelihood(made.gp.likelihood, made.gp)
+        names, parameters = zip(*made.gp.named_parameters(), strict=True)
+        theirs = -objective(made.gp(made.inputs), targets).sum()
+        ours = made.loss(targets)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=0)
+        pairs = zip(*(torch.autograd.grad(3.0 * loss, parameters) for loss in (ours, theirs)), strict=True)
+        for name, (one, two) in zip(names, pairs, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-8, msg=name)
+            assert two.abs().min() > 1e-6, name
 
     def test_the_factor_that_grows_is_the_factor_of_all_points(self):
         made = component(20, refit_growth=100.0)
