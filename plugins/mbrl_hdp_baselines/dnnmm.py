@@ -6,6 +6,7 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from mbrl_hdp_baselines.chunks import ChunkMixture, ChunkModel
 from mbrl_hdp_baselines.settings import DnnmmConfig
@@ -15,7 +16,11 @@ _FIRST_STD = 0.02
 
 
 class GaussianNetwork(ChunkModel):
-    """Two hidden layers of ReLU, a head for the mean and one for the variance (ReLU + 0.001)."""
+    """Two hidden layers of ReLU, a head for the mean and one for the variance (softplus + 0.001).
+
+    The release has ReLU + 0.001 for the variance, which starts at its smallest value and has no gradient below it:
+    errors then count a thousandfold, and held-out points end a fit too soon (one context: RMSE .59 instead of .13).
+    """
 
     def __init__(self, num_inputs: int, num_outputs: int, config: DnnmmConfig) -> None:
         super().__init__(num_inputs, num_outputs)
@@ -30,7 +35,7 @@ class GaussianNetwork(ChunkModel):
     def distribution(self, inputs: Tensor) -> torch.distributions.Normal:
         """Return the Gaussian of standardised targets."""
         hidden = self.body(inputs)
-        variance = self.variance(hidden).relu() + _LEAST_VARIANCE
+        variance = functional.softplus(self.variance(hidden)) + _LEAST_VARIANCE
         return torch.distributions.Normal(self.mean(hidden), variance.sqrt(), validate_args=False)
 
     def pretrain(self, generator: torch.Generator) -> float:

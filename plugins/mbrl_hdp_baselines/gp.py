@@ -154,7 +154,7 @@ class GpComponent:
         return value
 
     def loss(self, targets: Tensor) -> Tensor:
-        """Return the negative log marginal likelihood of targets `D n` at the inputs, per point, summed over outputs."""
+        """Return the negative log marginal likelihood of targets `D n`, per point, summed over outputs."""
         gp = self.gp
         losses = NegativeLogMarginal.apply(
             self.inputs, targets, gp.covar_module.base_kernel.lengthscale, gp.covar_module.outputscale,

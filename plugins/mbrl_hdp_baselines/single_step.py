@@ -98,8 +98,9 @@ class _Lstm:
     """One layer of an LSTM, in torch's order of the gates: input, forget, cell, output."""
 
     def __init__(self, lstm: nn.LSTM) -> None:
-        self.by_input, self.by_hidden = _array(lstm.weight_ih_l0), _array(lstm.weight_hh_l0)
-        self.biases = _array(lstm.bias_ih_l0), _array(lstm.bias_hh_l0)
+        named = {name: _array(parameter) for name, parameter in lstm.named_parameters()}
+        self.by_input, self.by_hidden = named["weight_ih_l0"], named["weight_hh_l0"]
+        self.biases = named["bias_ih_l0"], named["bias_hh_l0"]
 
     def __call__(self, inputs: Array, state: State) -> State:
         gates = self.by_input @ inputs + self.by_hidden @ state[0] + self.biases[0] + self.biases[1]

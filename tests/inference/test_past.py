@@ -13,12 +13,17 @@ from mbrl_hdp import FitConfig, Trajectories
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.arrangement import Arranged, with_contexts
 from mbrl_hdp.inference.search import Structure, find_contexts
+from mbrl_hdp.inference.search.memory import turned_input
+from mbrl_hdp.inference.search.rows import make_rows
 
 QUICK = FitConfig(halves_within_s=0.0, num_steps=30, polish_steps=5, num_restarts=1)
 DEAD_TIME = 3
 
 
-def late_valve(num_episodes: int = 24, num_steps: int = 80, seed: int = 0) -> Trajectories:
+def late_valve(
+    num_episodes: int = 24, num_steps: int = 80, seed: int = 0, effects: tuple[float, ...] = (1.0, 0.3),
+    dead_time: int = DEAD_TIME,
+) -> Trajectories:  # fmt: skip
     """Return a heater whose valve acts three steps late, with full or with little effect."""
     rng = np.random.default_rng(seed)
     obs = np.zeros((num_episodes, num_steps + 1, 1))
@@ -28,7 +33,7 @@ def late_valve(num_episodes: int = 24, num_steps: int = 80, seed: int = 0) -> Tr
         for t in range(num_steps):
             before = context[n, t - 1] if t else rng.integers(2)
             context[n, t] = before if rng.random() < 0.96 else 1 - before
-            effect = (1.0, 0.3)[context[n, t]] * act[n, t - DEAD_TIME, 0] if t >= DEAD_TIME else 0.0
+            effect = effects[context[n, t]] * act[n, t - dead_time, 0] if t >= dead_time else 0.0
             obs[n, t + 1] = 0.9 * obs[n, t] + effect + rng.normal(0.0, 0.02)
     return Trajectories(obs, act, context=context)
 
@@ -63,6 +68,39 @@ def searched(late: Trajectories) -> Structure:
 
 def test_a_late_input_asks_for_as_many_steps(searched: Structure) -> None:
     assert searched.past_steps == DEAD_TIME
+
+
+def test_a_late_input_that_contexts_turn_round_asks_for_as_many_steps() -> None:
+    """Over all of the data the valve has no effect on average; around every step it has."""
+    found = find_contexts(late_valve(effects=(0.8, -0.8)), 4)
+    assert (found.num_contexts, found.past_steps) == (1, DEAD_TIME)
+    wide = find_contexts(late_valve(effects=(0.8, -0.8)).with_past(DEAD_TIME), 4)
+    assert wide.num_contexts == 2
+    assert wide.evidence > found.evidence + 0.1
+
+
+def test_contexts_that_turn_an_input_round_at_once_ask_for_no_past() -> None:
+    data = late_valve(effects=(0.8, -0.8), dead_time=0)
+    assert (find_contexts(data, 4).num_contexts, find_contexts(data, 4).past_steps) == (2, 0)
+
+
+@pytest.mark.parametrize("dead_time", [0, 2])
+def test_the_slope_around_a_step_says_how_late_an_input_acts(dead_time: int) -> None:
+    """Smooth inputs resemble their past, and an offset that drifts is no input: neither asks for more."""
+    rng = np.random.default_rng(3)
+    act = rng.normal(size=(12, 90, 2))
+    for t in range(1, 90):
+        act[:, t, 1] = 0.9 * act[:, t - 1, 1] + 0.44 * act[:, t, 1]
+    sign = np.repeat(rng.choice([-1.0, 1.0], (12, 6)), 15, 1)
+    drift = 0.3 * np.cumsum(rng.normal(size=(12, 90)), 1)
+    late = np.concatenate([np.zeros((12, dead_time)), act[:, : 90 - dead_time, 1]], 1)
+    change = np.stack([drift + 0.2 * rng.normal(size=(12, 90)), sign * late + 0.2 * rng.normal(size=(12, 90))], -1)
+    obs = np.concatenate([np.zeros((12, 1, 2)), np.cumsum(change, 1)], 1)
+    rows = make_rows(Trajectories(obs, act))
+    inputs = rows.inputs[:, -2:]
+    assert turned_input(rows, inputs, rows.targets, 5) == dead_time
+    assert turned_input(rows, inputs[:, :1], rows.targets, 5) == 0
+    assert turned_input(rows, inputs, 1e-3 * rows.targets, 5) == 0
 
 
 def test_contexts_that_last_ask_for_no_past() -> None:

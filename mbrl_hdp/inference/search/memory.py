@@ -15,6 +15,8 @@ LATE_INPUT = 0.1
 # ... and a state is missing if earlier changes and inputs explain this share of what the contexts leave over. Noise of
 # a sensor enters two neighbouring changes, which explains less than half.
 MISSING_STATE = 0.6
+# An effect that contexts turn round has no mean: it is looked for within so many steps before and after each one.
+_AROUND = 8
 # Residuals below this share of the usual changes do not matter.
 _SMALL = 0.03
 # Further inputs that a search can do with.
@@ -42,7 +44,10 @@ def past_steps(rows: Rows, obs_dim: int, pooled: Float[np.ndarray, "M Y"], final
     missing = _shares(rows, both, final, candidates)
     if max(late.values(), default=0.0) > LATE_INPUT:
         return _fewest(_shares(rows, both, pooled, candidates))
-    return _fewest(missing) if max(missing.values(), default=0.0) > MISSING_STATE else 0
+    if max(missing.values(), default=0.0) > MISSING_STATE:
+        return _fewest(missing)
+    turned = turned_input(rows, inputs, pooled, candidates[-1])
+    return next(steps for steps in (0, *candidates) if steps >= turned)
 
 
 def _fewest(shares: dict[int, float]) -> int:
@@ -67,6 +72,64 @@ def _shares(
         design = np.concatenate([past[earlier[n, kept]] for n in range(steps)], 1)
         found[steps] = float(_explained(design, left, fold).max())
     return found
+
+
+def turned_input(
+    rows: Rows, inputs: Float[np.ndarray, "M A"], left: Float[np.ndarray, "M Y"], most: int
+) -> int:  # fmt: skip
+    """Return how many steps ago an input acted whose effect differs from time to time, on average none; 0: none did.
+
+    Contexts may turn an actuator round, so that its earlier values explain nothing over the whole data. Around a step
+    they do: a slope is fitted to the steps around it, without itself, and must predict more than a local mean does,
+    and more than the input at the step itself, which contexts without a delay turn round as well.
+
+    Args:
+        rows: the transitions.
+        inputs: the actions.
+        left: residuals of one context.
+        most: steps ago, at most.
+    """
+    earlier = _earlier(rows, most)
+    matters = np.sqrt(np.square(left).mean(0)) > _SMALL
+    if not inputs.shape[1] or not matters.any():
+        return 0
+    own = np.arange(len(rows))
+    shares = [_explained_around(rows, inputs, left[:, matters], ago) for ago in (own, *earlier)]
+    best = int(np.argmax(shares))
+    return best if shares[best] > max(shares[0], 0.0) + LATE_INPUT else 0
+
+
+def _explained_around(
+    rows: Rows, inputs: Float[np.ndarray, "M A"], left: Float[np.ndarray, "M Y"], ago: Int[np.ndarray, " M"]
+) -> float:
+    """Return the largest share of a column's residuals that the slope of some input around each step predicts."""
+    is_there = ago >= 0
+    one = is_there.astype(float)[:, None]
+    target, count = left * one, _around(rows, one)
+    mean = _around(rows, target) / np.maximum(count, 1.0)
+    usual = left[is_there] - left[is_there].mean(0)
+    # The past of a column that drifts is no sign of an input.
+    base = np.minimum(np.square(usual).mean(0), np.square(left - mean)[is_there].mean(0))
+    best = 0.0
+    for values in inputs.T:
+        value = np.where(is_there, values[ago], 0.0)[:, None]
+        centre = _around(rows, value) / np.maximum(count, 1.0)
+        spread = _around(rows, value**2) - count * centre**2
+        # One further step of the usual size, of which nothing is known, keeps slopes of few or equal values small.
+        slope = (_around(rows, value * target) - count * centre * mean) / (spread + np.square(values).mean())
+        error = left - mean - slope * (value - centre)
+        best = max(best, float((1.0 - np.square(error[is_there]).mean(0) / base).max()))
+    return best
+
+
+def _around(rows: Rows, values: Float[np.ndarray, "M k"]) -> Float[np.ndarray, "M k"]:
+    """Return sums over the steps around each one, itself left out."""
+    total = np.cumsum(rows.pad(values), 1)
+    num_steps = total.shape[1]
+    steps = np.arange(num_steps)
+    until = total[:, np.minimum(steps + _AROUND, num_steps - 1)]
+    before = np.where((steps > _AROUND)[:, None], total[:, np.maximum(steps - _AROUND - 1, 0)], 0.0)
+    return rows.flatten(until - before) - values
 
 
 def _earlier(rows: Rows, steps: int) -> Int[np.ndarray, "n M"]:

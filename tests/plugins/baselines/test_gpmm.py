@@ -115,7 +115,7 @@ class TestGaussianProcess:
         made, generator = component(14), torch.Generator().manual_seed(2)
         with torch.no_grad():
             for parameter in made.gp.parameters():
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
         targets = made.targets.T.contiguous()
         made.gp.set_train_data(made.inputs, targets, strict=False)
         made.gp.train()

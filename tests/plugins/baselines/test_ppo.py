@@ -99,7 +99,7 @@ def test_one_step_in_numpy_is_the_policy_also_after_its_weights_have_changed(tas
     one_step = StepPolicy(policy)
     with torch.no_grad():
         for parameter in policy.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator))
     seen = torch.randn(policy.observation_space.shape[0], generator=generator)
     states = RNNStates(*(tuple(torch.randn(1, 1, 4, generator=generator) for _ in range(2)) for _ in range(2)))
     acts, value, log_prob, after = policy(seen[None], states, torch.zeros(1), deterministic=True)
