@@ -125,7 +125,7 @@ def fit(
     place = resolve_device(device, lambda: has_small_networks((warm_start or build(0, families[-1])).dynamics))
     job = Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place), held_out)
     if warm_start is None:
-        families = [informed(part, structure, data.obs_dim) for part in families]
+        families = [informed(part, structure, data.obs_dim) for part in build.families_for(structure)]
         starts = [start for part in families for start in build.starts(part, structure, config)]
     else:
         starts = refits(warm_start, config, recipe, reset)

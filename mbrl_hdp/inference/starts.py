@@ -34,6 +34,14 @@ class SeveralDynamics(Protocol):
         """Return name and settings of every model."""
 
 
+@runtime_checkable
+class TailedDynamics(Protocol):
+    """Settings that stand for further transition models where noise has heavy tails."""
+
+    def heavy_tailed(self) -> Sequence[tuple[str, Any]]:
+        """Return name and settings of every such model."""
+
+
 @dataclass(frozen=True)
 class Contexts:
     """Contexts to start from.
