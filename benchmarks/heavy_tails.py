@@ -51,7 +51,9 @@ def oven_spikes(rng: np.random.Generator) -> Recording:
         )
         obs.append(np.stack([air, wall], 1))
     series = np.stack(obs, 1)
-    spikes = (rng.random(series.shape) < 0.005) * rng.choice([-1.0, 1.0], series.shape) * rng.uniform(1, 4, series.shape)
+    spikes = (
+        (rng.random(series.shape) < 0.005) * rng.choice([-1.0, 1.0], series.shape) * rng.uniform(1, 4, series.shape)
+    )
     return Recording(series + spikes, power[..., None], context)
 
 

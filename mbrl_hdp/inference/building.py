@@ -14,7 +14,6 @@ from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
 from mbrl_hdp.inference.recipes import Recipe
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search import Structure
-from mbrl_hdp.inference.search.tails import HEAVY
 from mbrl_hdp.inference.starts import SeveralDynamics, Start, TailedDynamics, plan_starts
 from mbrl_hdp.seeding import sub_seed
 from mbrl_hdp.types import TaskSpec
@@ -44,7 +43,9 @@ class Builder:
         )
         several = dynamics.config.candidates() if isinstance(dynamics.config, SeveralDynamics) else None
         named = [(dynamics.name, dynamics.config)] if several is None else several if recipe.compares else several[-1:]
-        tailed = dynamics.config.heavy_tailed() if recipe.compares and isinstance(dynamics.config, TailedDynamics) else []
+        tailed = (
+            dynamics.config.heavy_tailed() if recipe.compares and isinstance(dynamics.config, TailedDynamics) else []
+        )
         self.families, self._tailed = (
             [Part(name, recipe.settle_dynamics(config)) for name, config in each] for each in (named, tailed)
         )
@@ -58,7 +59,7 @@ class Builder:
 
     def families_for(self, structure: Structure | None) -> list[Part]:
         """Return the transition models to compare: where the search leaves heavy tails, those made for them come first."""
-        return [*(self._tailed if structure is not None and structure.far > HEAVY else ()), *self.families]
+        return [*(self._tailed if structure is not None and structure.has_heavy_tails else ()), *self.families]
 
     def starts(self, part: Part, structure: Structure | None, config: FitConfig) -> list[Start]:
         """Return the candidates of one transition model."""

@@ -18,7 +18,7 @@ FEWEST, MOST = 1.0, 100.0
 _RATE = 0.1
 _MOST_ROUNDS = 50
 # Nats a row that a round must gain.
-_TOLERANCE = 1e-5
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,12 @@ def regress_student(
 
 
 def _round(features: Tensor, target: Tensor, weight: Tensor, floor: float, share: Tensor) -> StudentFit:
-    """Regress on rows of the given precisions, then set the degrees."""
-    root = share.sqrt()
+    """Regress on rows of the given precisions, then set the degrees.
+
+    At the optimum the mean precision is one; brought there in every round, the scale settles in few of them
+    (parameter expansion, Liu, Rubin and Wu 1998).
+    """
+    root = (share * (weight.sum() / (weight @ share))).sqrt()
     found = regress(features * root[:, None], (target * root)[:, None], weight, floor)
     mean, variance = found.mean[:, 0], max(float(found.rate[0]) / found.shape, floor**2)
     square = (target - features @ mean).square() / variance

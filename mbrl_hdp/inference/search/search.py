@@ -34,7 +34,7 @@ from mbrl_hdp.inference.search.noise_levels import NoiseLevels, noise_levels
 from mbrl_hdp.inference.search.regions import gated_evidence, jump_share, region_share
 from mbrl_hdp.inference.search.rows import Rows, make_rows
 from mbrl_hdp.inference.search.stages import begin
-from mbrl_hdp.inference.search.tails import far_share
+from mbrl_hdp.inference.search.tails import HEAVY, far_share
 
 FLOOR = 0.01
 SHARP_FLOOR = 0.002
@@ -124,6 +124,11 @@ class Structure:
     def num_contexts(self) -> int:
         """Number of contexts."""
         return len(self.transition)
+
+    @property
+    def has_heavy_tails(self) -> bool:
+        """Whether more transitions lie far away than normal noise leaves there."""
+        return self.far > HEAVY
 
     @property
     def labels(self) -> Int[np.ndarray, "N T"]:

@@ -13,6 +13,8 @@ from mbrl_hdp.inference.search.rows import Rows
 _FAR = 6.0
 _USUAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
 _NUM_NEIGHBOURS = 10
+# Fewer rows say nothing about a distribution.
+_FEWEST = 5
 # Share of the rows beyond which tails are heavy: a t distribution with four degrees of freedom has as many.
 HEAVY = 0.003
 
@@ -23,7 +25,7 @@ def far_share(rows: Rows, state: State) -> float:
     Where heads are too small for a part of the state space, rows beside each other are far; heavy tails are far anywhere.
     """
     far = np.flatnonzero(is_far(state))
-    if not far.size:
+    if len(far) < _FEWEST:
         return 0.0
     near = KDTree(rows.inputs).query(rows.inputs[far], _NUM_NEIGHBOURS + 1)[1]
     others = np.isin(near, far) & (near != far[:, None])
