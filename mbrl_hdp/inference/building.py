@@ -58,7 +58,7 @@ class Builder:
         return Part(part, self.registry.get(kind, part).spec.config())
 
     def families_for(self, structure: Structure | None) -> list[Part]:
-        """Return the transition models to compare: where the search leaves heavy tails, those made for them come first."""
+        """Return the transition models to compare; where the search leaves heavy tails, those made for them first."""
         return [*(self._tailed if structure is not None and structure.has_heavy_tails else ()), *self.families]
 
     def starts(self, part: Part, structure: Structure | None, config: FitConfig) -> list[Start]:

@@ -49,7 +49,7 @@ class SparseConfig:
     )  # fmt: skip
     noise: str = choice(
         ("normal", "student"),
-        "normal, or student: Student t with degrees of freedom from the data, so that spikes and jumps do not move heads",
+        "normal; or student: Student t with degrees of freedom from the data, so that spikes do not move the heads",
     )
 
 
@@ -102,7 +102,7 @@ class SparseDynamics(SteppedDynamics):
         """Return the noise variance of every context and target, in units of the target's spread."""
         return self.log_variance.exp().clamp_min(self.config.std_floor**2)
 
-    def half_degrees(self) -> Float[Tensor, "K #S"]:
+    def half_degrees(self) -> Float[Tensor, "K _"]:
         """Return half the degrees of freedom of a step's density, of every context and target."""
         return self.shape[:, None]
 

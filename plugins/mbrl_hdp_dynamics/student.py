@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mbrl_hdp_dynamics.regression import regress
 
-# Degrees of freedom: below the first a sample has no mean, beyond the last it is a normal one for all that data can say.
+# Degrees of freedom: below the first the noise has no mean, beyond the last no data tells it from a normal one.
 FEWEST, MOST = 1.0, 100.0
 # Prior of the degrees: a gamma distribution with shape 2 and this rate.
 _RATE = 0.1

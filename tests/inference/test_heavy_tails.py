@@ -126,7 +126,7 @@ def test_the_report_says_how_heavy(spiky):
     (words,) = (words for words in told.remarks if "heavy tails" in words)
     normal, heavy = (float(found) for found in spiky.dynamics.degrees()[spiky.slots].min(0).values)
     assert normal > 5.0 > 2.0 > heavy
-    assert f"obs1 ({heavy:.1f})" in words
+    assert f"obs_1 ({heavy:.1f})" in words
     assert f"{spiky.report.search['far']:.1%} of the steps lie far from what every context predicts" in words
     assert "(sparse, heavy tails, search): 2 contexts" in told.text()
     assert "an error counts at most as the spread of the changes" in told.text()
@@ -137,8 +137,8 @@ def test_the_report_says_nothing_without_reason(spiky):
     plain.report = dataclasses.replace(spiky.report, search={"far": 0.004})
     plain.dynamics = build_sparse(SparseConfig(), spiky.task)
     assert list(heavy_tails(plain, ["a", "b"])) == [
-        "noise may have heavy tails (0.4% of the steps lie far from what every context predicts, their neighbours not), "
-        "but held-out data prefers heads with normal noise"
+        "noise may have heavy tails (0.4% of the steps lie far from what every context predicts, their neighbours "
+        "not), but held-out data prefers heads with normal noise"
     ]
     plain.report = dataclasses.replace(spiky.report, search={})
     assert list(heavy_tails(plain, ["a", "b"])) == []

@@ -23,7 +23,9 @@ def noisy(num_rows, seed=0):
     """One context: two targets with different tails, three inputs."""
     rng = np.random.default_rng(seed)
     obs, act = rng.normal(size=(num_rows, 2)), rng.normal(size=(num_rows, 1))
-    noise = np.stack([scale * rng.standard_t(degrees, num_rows) for scale, degrees in zip((0.1, 0.3), DEGREES)], 1)
+    noise = np.stack(
+        [scale * rng.standard_t(degrees, num_rows) for scale, degrees in zip((0.1, 0.3), DEGREES, strict=True)], 1
+    )
     change = np.concatenate([obs, act], 1) @ SLOPES + noise
     return tuple(torch.as_tensor(each) for each in (obs, act, obs + change))
 
@@ -165,7 +167,7 @@ def test_draws_follow_the_density(is_block):
 
 
 def test_drawn_rollouts_have_tails_at_every_step():
-    """Weights are drawn once for a path, noise at every step: with many rows the steps are independent draws of the t."""
+    """Weights are drawn once for a path, noise at every step: with many rows steps are independent draws of the t."""
     dynamics, (obs, act, _) = fitted(3000), noisy(1, seed=9)
     paths = torch.ones(20_000, 2, dtype=torch.long)
     with torch.no_grad():

@@ -22,7 +22,7 @@ HEAVY = 0.003
 def far_share(rows: Rows, state: State) -> float:
     """Return the share of rows that lie far from what every context predicts, where their neighbours do not.
 
-    Where heads are too small for a part of the state space, rows beside each other are far; heavy tails are far anywhere.
+    Where heads are too small for a part of the state space, rows beside each other are far; heavy tails are anywhere.
     """
     far = np.flatnonzero(is_far(state))
     if len(far) < _FEWEST:
