@@ -84,6 +84,18 @@ def test_degrees_are_those_of_scipy(degrees):
     assert found == pytest.approx(exact, rel=0.02)
 
 
+def test_a_worse_start_is_not_taken():
+    """One row in five lies on another line: EM that begins there, with next to no noise, would stay."""
+    rng = np.random.default_rng(6)
+    features = torch.as_tensor(rng.normal(size=(500, 1)))
+    slope = torch.where(torch.arange(500) % 5 == 0, -1.0, 1.0).double()
+    target = features[:, 0] * slope + 0.01 * torch.as_tensor(rng.normal(size=500))
+    ones = torch.ones(500, dtype=torch.float64)
+    found = regress_student(features, target, ones, 1e-3, start=(-torch.ones(1, dtype=torch.float64), 1e-4, 1.0))
+    assert float(found.mean) == pytest.approx(1.0, abs=0.01)
+    assert float(regress_student(features, target, ones, 1e-3).mean) == float(found.mean)
+
+
 def test_rows_count_as_often_as_they_are_repeated():
     features, _, _ = (each[:80] for each in noisy(80))
     target = features @ torch.tensor([1.0, -0.5], dtype=torch.float64) + torch.as_tensor(
@@ -109,6 +121,19 @@ def test_heads_scales_and_degrees_are_the_true_ones():
     np.testing.assert_allclose(weight[1:], SLOPES, atol=0.02)
     np.testing.assert_allclose(scale, [0.1, 0.3], rtol=0.05)
     np.testing.assert_allclose(dynamics.degrees()[1].detach(), DEGREES, rtol=0.15)
+
+
+def test_the_weights_are_as_uncertain_as_rows_that_count_less_make_them():
+    """With a weak prior, rows' leverages under the covariance of weighted regression sum to the number of weights."""
+    dynamics, (obs, act, next_obs) = fitted(400), noisy(400)
+    with torch.no_grad():
+        features = dynamics.features(obs, act)
+        square = (dynamics.target_scaler(next_obs - obs) - features @ dynamics.weight[1]).square()
+        degrees = dynamics.degrees()[1]
+        share = ((degrees + 1.0) / (degrees + square / dynamics.noise_variance()[1])).mean(-1)
+        leverage = (features @ dynamics.factor[1]).square().sum(-1)
+    assert float(share @ leverage) == pytest.approx(4.0, rel=1e-3)
+    assert float(share.std()) > 0.2
 
 
 def test_spikes_do_not_move_the_heads():
