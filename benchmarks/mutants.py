@@ -105,6 +105,7 @@ NEAREST = (
     ("mbrl_hdp/inference/saving", ("tests/inference/test_context_model.py",)),
     ("mbrl_hdp/inference/slim", ("tests/inference/test_slim.py",)),
     ("mbrl_hdp/inference/precision", ("tests/inference/test_bad_data.py",)),
+    ("mbrl_hdp/inference/search/tails", ("tests/inference/test_heavy_tails.py",)),
     ("mbrl_hdp/inference/search", ("tests/inference/search",)),
     ("mbrl_hdp/inference/alarm", ("tests/inference/test_alarm.py",)),
     ("mbrl_hdp/inference/agreement", ("tests/inference/test_agreement.py",)),

@@ -113,7 +113,7 @@ class NumpyFilter:
         if table.half is None or table.factor is None:
             return table.offset - 0.5 * square.sum(-1)
         leverage = ((inputs @ table.factor) ** 2).sum(-1)
-        half = table.half[:, None]
+        half = table.half
         tail = (half + 0.5) * np.log1p(square / (2.0 * half * (1.0 + leverage[:, None])))
         return table.offset - 0.5 * table.num_varying * np.log1p(leverage) - tail.sum(-1)
 

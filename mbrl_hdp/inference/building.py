@@ -14,7 +14,7 @@ from mbrl_hdp.inference.model import ContextModel, ModelParts, Part
 from mbrl_hdp.inference.recipes import Recipe
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search import Structure
-from mbrl_hdp.inference.starts import SeveralDynamics, Start, plan_starts
+from mbrl_hdp.inference.starts import SeveralDynamics, Start, TailedDynamics, plan_starts
 from mbrl_hdp.seeding import sub_seed
 from mbrl_hdp.types import TaskSpec
 
@@ -43,7 +43,12 @@ class Builder:
         )
         several = dynamics.config.candidates() if isinstance(dynamics.config, SeveralDynamics) else None
         named = [(dynamics.name, dynamics.config)] if several is None else several if recipe.compares else several[-1:]
-        self.families = [Part(name, recipe.settle_dynamics(config)) for name, config in named]
+        tailed = (
+            dynamics.config.heavy_tailed() if recipe.compares and isinstance(dynamics.config, TailedDynamics) else []
+        )
+        self.families, self._tailed = (
+            [Part(name, recipe.settle_dynamics(config)) for name, config in each] for each in (named, tailed)
+        )
         self.rows = [torch.as_tensor(rows, dtype=torch.float32) for rows in data.transitions()]
 
     def _part(self, kind: str, part: str | Part) -> Part:
@@ -51,6 +56,10 @@ class Builder:
             self.registry.get(kind, part.name)
             return part
         return Part(part, self.registry.get(kind, part).spec.config())
+
+    def families_for(self, structure: Structure | None) -> list[Part]:
+        """Return the transition models to compare; where the search leaves heavy tails, those made for them first."""
+        return [*(self._tailed if structure is not None and structure.has_heavy_tails else ()), *self.families]
 
     def starts(self, part: Part, structure: Structure | None, config: FitConfig) -> list[Start]:
         """Return the candidates of one transition model."""

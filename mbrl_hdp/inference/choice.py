@@ -78,10 +78,16 @@ def _is_within_chance(difference: Float[np.ndarray, " n"]) -> bool:
     return bool(difference.mean() <= 2.0 * difference.std() / np.sqrt(max(len(difference) - 1, 1)))
 
 
-def held_out_score(model: ContextModel, data: Trajectories) -> HeldOutScore:
-    """Score a model on episodes that it was not trained on."""
+def held_out_score(model: ContextModel, data: Trajectories, most_error: float = np.inf) -> HeldOutScore:
+    """Score a model on episodes that it was not trained on.
+
+    Args:
+        model: the model.
+        data: the episodes.
+        most_error: what a prediction error counts at most, in units of the spread of the column's changes.
+    """
     found = model.analyse(data)
-    error = scaled_errors(found.predicted, data)
+    error = scaled_errors(found.predicted, data).clip(-most_error, most_error)
     num_steps = np.maximum(data.is_observed.sum(-1), 1)
     return HeldOutScore(
         log_likelihoods=found.log_likelihood / num_steps,

@@ -48,7 +48,7 @@ class DensityTable:
 
         white = whitening_k ((change - target_centre) * target_inverse - network_k(terms)) * inverse_std_k
         normal:    offset_k - 1/2 sum white^2
-        Student t: offset_k - 1/2 m log(1 + l) - (half_k + 1/2) sum log(1 + white^2 / (2 half_k (1 + l)))
+        Student t: offset_k - 1/2 m log(1 + l) - sum (half_k + 1/2) log(1 + white^2 / (2 half_k (1 + l)))
 
     with l = |factor_k^T terms|^2 and m the number of targets that vary (inverse_std above 0). An observation may hold
     several bodies with the same columns; only the first one acts, and their log densities add up.
@@ -68,7 +68,7 @@ class DensityTable:
         whitening: unit lower triangular matrices that decorrelate the noise; None where it is independent.
         offset: log density at the mean, without what depends on the step.
         factor: factor of the weights' covariance; None for normal densities.
-        half: half the degrees of freedom; None for normal densities.
+        half: half the degrees of freedom of every target; None for normal densities.
     """
 
     obs_dim: int
@@ -85,7 +85,7 @@ class DensityTable:
     offset: Float[np.ndarray, " n"]
     whitening: Float[np.ndarray, "n O O"] | None = None
     factor: Float[np.ndarray, "n D D"] | None = None
-    half: Float[np.ndarray, " n"] | None = None
+    half: Float[np.ndarray, "n O"] | None = None
 
     @property
     def num_contexts(self) -> int:

@@ -123,9 +123,11 @@ def fit(
     build = Builder(registry, data, (prior, dynamics, distillation), max_contexts, dt, seed, recipe, arranged.past)
     families = [warm_start.parts.dynamics] if warm_start else build.families
     place = resolve_device(device, lambda: has_small_networks((warm_start or build(0, families[-1])).dynamics))
-    job = Job(config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place), held_out)
+    job = Job(
+        config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place), held_out, _most_error(structure)
+    )
     if warm_start is None:
-        families = [informed(part, structure, data.obs_dim) for part in families]
+        families = [informed(part, structure, data.obs_dim) for part in build.families_for(structure)]
         starts = [start for part in families for start in build.starts(part, structure, config)]
     else:
         starts = refits(warm_start, config, recipe, reset)
@@ -162,6 +164,11 @@ def fit(
     learn_duration(model, data, lasting, registry)
     model.report.fit_time_s = time.perf_counter() - started
     return model
+
+
+def _most_error(structure: Structure | None) -> float:
+    """Return what a prediction error counts at most: where tails are heavy, a few jumps would decide between runs."""
+    return 1.0 if structure is not None and structure.has_heavy_tails else np.inf
 
 
 def _polished(
@@ -321,4 +328,5 @@ def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, 
         "skipped": runs.skipped,
         "refused": runs.refused,
         "past_gain": arranged.past_gain,
+        **({"far": structure.far} if structure.has_heavy_tails else {}),
     }

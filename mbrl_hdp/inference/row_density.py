@@ -144,7 +144,7 @@ def _numbers(table: DensityTable) -> _Numbers:
         *(_real(part) for part in (table.target_centre, table.target_inverse, table.inverse_std, table.offset)),
         none if table.whitening is None else _real(table.whitening),
         none if table.factor is None else _real(table.factor),
-        none.ravel() if table.half is None else _real(table.half),
+        none.reshape(0, 0) if table.half is None else _real(table.half),
     ]
     return _Numbers(*parts)
 
@@ -226,7 +226,8 @@ def _log_density(k, table, error, terms):
             for i in range(o):
                 white += table.whitening[k, o, i] * error[i]
         if is_student:
-            found -= (table.half[k] + 0.5) * np.log1p(white * white / (2.0 * table.half[k] * (1.0 + leverage)))
+            half = table.half[k, o]
+            found -= (half + 0.5) * np.log1p(white * white / (2.0 * half * (1.0 + leverage)))
         else:
             found -= 0.5 * white * white
     return found

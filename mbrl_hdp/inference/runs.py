@@ -22,7 +22,7 @@ from mbrl_hdp.inference.recipes import Recipe
 from mbrl_hdp.inference.residuals import explainable_share
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search.search import FORBID
-from mbrl_hdp.inference.starts import DIVIDED, Start, plan_starts
+from mbrl_hdp.inference.starts import DIVIDED, STUDENT, Start, plan_starts
 from mbrl_hdp.inference.trainer import RunLength
 from mbrl_hdp.inference.training import Job, length_entry, train_run
 from mbrl_hdp.runtime import configure
@@ -66,7 +66,7 @@ class Candidate:
         began = time.perf_counter()
         try:
             length = train_run(self.model, self.job, self.start, self.seed, self.from_scratch, bar)
-            score = held_out_score(self.model, self.job.held_out)
+            score = held_out_score(self.model, self.job.held_out, self.job.most_error)
         except DivergenceError as error:
             return error
         return Result(self.start, self.model, score, length, time.perf_counter() - began)
@@ -93,6 +93,7 @@ class Result:
         """Return the run as the fit's report shows it."""
         return {
             "dynamics": self.start.dynamics.name,
+            **self._noise(),
             "schedule": self.start.name,
             "num_contexts": self.model.num_contexts,
             "held_out_log_likelihood": self.score.log_likelihood,
@@ -101,6 +102,11 @@ class Result:
             "time_s": self.time_s,
             **length_entry(self.length),
         }
+
+    def _noise(self) -> dict[str, str]:
+        """Return the kind of noise where the transition model was made for heavy tails."""
+        is_student = getattr(self.start.dynamics.config, "noise", None) == STUDENT
+        return {"noise": STUDENT} if is_student else {}
 
 
 @dataclass
@@ -247,7 +253,7 @@ class Runs:
 
     def again(self, best: int, data: Trajectories, held_out: Trajectories) -> ContextModel:
         """Train anew as a run was trained, from other random heads and on other episodes; return the best model."""
-        job = Job(self.job.config, EpisodeTensors.of(data, device=self.place), None, held_out)
+        job = Job(self.job.config, EpisodeTensors.of(data, device=self.place), None, held_out, self.job.most_error)
         other = Runs(job, self.build, None, None, self.seed, self.place, first=_FIRST_AGAIN)
         with FitProgress(job.config.num_restarts, 1, is_wanted=False) as bar:
             for _ in range(job.config.num_restarts):

@@ -22,6 +22,8 @@ from mbrl_hdp.types import ContextChain
 NOISE_LEVELS = "noise levels"
 # Name of the start from contexts of a model that were divided by its residuals.
 DIVIDED = "divided"
+# Noise with heavy tails, in the settings of a transition model and in reports.
+STUDENT = "student"
 # Sines of a column at these frequencies, in its own units, make it an angle in radians.
 _ANGLE_TURNS = (1.0, 2.0)
 
@@ -32,6 +34,14 @@ class SeveralDynamics(Protocol):
 
     def candidates(self) -> Sequence[tuple[str, Any]]:
         """Return name and settings of every model."""
+
+
+@runtime_checkable
+class TailedDynamics(Protocol):
+    """Settings that stand for further transition models where noise has heavy tails."""
+
+    def heavy_tailed(self) -> Sequence[tuple[str, Any]]:
+        """Return name and settings of every such model."""
 
 
 @dataclass(frozen=True)

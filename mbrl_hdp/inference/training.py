@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +30,16 @@ _TEMPERED = 15
 
 @dataclass(frozen=True)
 class Job:
-    """What a run is trained on, what early stopping looks at (None: its own) and the episodes that it is scored on."""
+    """What a run is trained on, what early stopping looks at (None: its own) and the episodes that it is scored on.
+
+    Of these a prediction error counts `most_error` at most (`held_out_score`).
+    """
 
     config: FitConfig
     data: EpisodeTensors
     aside: EpisodeTensors | None
     held_out: Trajectories
+    most_error: float = math.inf
 
 
 def train_run(

@@ -19,5 +19,5 @@ def sensor_spikes(data: Trajectories, names: Sequence[str]) -> Iterator[str]:
     if found:
         yield (
             f"readings jump away and come back at once in {', '.join(found)}: if these are spikes of the sensor, fit "
-            "again with spikes=drop (in Python mbrl_hdp.data.spikes.without_spikes); spikes hide contexts"
+            "again with spikes=drop (in Python mbrl_hdp.data.spikes.without_spikes); spikes may hide contexts"
         )

@@ -21,6 +21,7 @@ from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delay
 from mbrl_hdp.inference.verdict import facts
 from mbrl_hdp.report.advice import Advice, advise
 from mbrl_hdp.report.effects import Effect, effects
+from mbrl_hdp.report.heavy_tails import heavy_tails
 from mbrl_hdp.report.label_counts import Counted, count_labels
 from mbrl_hdp.report.sensor_noise import sensor_noise
 from mbrl_hdp.report.sensor_spikes import sensor_spikes
@@ -214,9 +215,9 @@ def _equations(model: ContextModel, names: Names) -> list[list[str]]:
 
 def _remarks(model: ContextModel, found: Analysis | None, names: Names) -> list[str]:
     if found is None:
-        return [*_past(model)]
+        return [*_past(model), *heavy_tails(model, names.obs)]
     about_sensors = (*sensor_noise(found, names.obs), *sensor_spikes(found.data, names.obs))
-    return [*_past(model), *_holes(found, model.task.past), *about_sensors]
+    return [*_past(model), *heavy_tails(model, names.obs), *_holes(found, model.task.past), *about_sensors]
 
 
 def _past(model: ContextModel) -> Iterator[str]:

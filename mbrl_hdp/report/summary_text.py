@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mbrl_hdp.inference.starts import STUDENT
 from mbrl_hdp.report.effects import effect_lines, effect_table
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def _how_sure(summary: FitSummary) -> list[str]:
         )
     if summary.runs:
         scored = "held-out data" if summary.is_held_out else "the data learned from; none was held out"
-        lines.append(f"  (log-likelihood and prediction error: of {scored})")
+        capped = "; an error counts at most as the spread of the changes, since tails are heavy"
+        lines.append(f"  (log-likelihood and prediction error: of {scored}{capped if 'far' in summary.search else ''})")
     if summary.half_agreement:
         listed = " and ".join(f"{value:.2f}" for value in summary.half_agreement)
         lines.append(f"  labels agree {listed} with those of models learned from each half of the data alone")
@@ -150,7 +152,8 @@ def _how_sure(summary: FitSummary) -> list[str]:
 
 
 def _run_name(run: dict[str, Any]) -> str:
-    return f"{run['dynamics']}, {run['schedule']}" if "dynamics" in run else str(run["schedule"])
+    noise = ", heavy tails" if run.get("noise") == STUDENT else ""
+    return f"{run['dynamics']}{noise}, {run['schedule']}" if "dynamics" in run else str(run["schedule"])
 
 
 def _levels(summary: FitSummary) -> list[str]:

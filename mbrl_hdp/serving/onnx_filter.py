@@ -168,11 +168,10 @@ def _density(graph: Graph, table: DensityTable, terms: str, square: str) -> str:
     spread = graph.add("MatMul", terms, table.factor)
     leverage = graph.sum_last(graph.add("Mul", spread, spread), keep=True)
     widening = graph.add("Add", leverage, 1.0)
-    share = graph.add("Div", square, graph.add("Mul", widening, 2.0 * table.half[:, None, None]))
-    tail = graph.sum_last(graph.add("Log", graph.add("Add", share, 1.0)))
+    share = graph.add("Div", square, graph.add("Mul", widening, 2.0 * table.half[:, None]))
+    tails = graph.add("Mul", graph.add("Log", graph.add("Add", share, 1.0)), table.half[:, None] + 0.5)
     narrow = graph.add("Mul", graph.sum_last(graph.add("Log", widening)), 0.5 * table.num_varying)
-    found = graph.add("Sub", graph.add("Sub", offset, narrow), graph.add("Mul", tail, table.half[:, None] + 0.5))
-    return found
+    return graph.add("Sub", graph.add("Sub", offset, narrow), graph.sum_last(tails))
 
 
 def _update(graph: Graph, belief: str, log_lik: str, transition: Array) -> tuple[str, str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mbrl_hdp.errors import ConfigError
@@ -28,6 +28,9 @@ class AutoConfig:
         "what is compared",
         choices=("sparse", "linear", "delta_mlp"),
     )
+    heavy_tails: bool = setting(
+        True, "compare sparse heads with Student t noise as well, where the search leaves residuals with heavy tails"
+    )
     sparse: SparseConfig = field(default_factory=SparseConfig)
     linear: LinearConfig = field(default_factory=LinearConfig)
     delta_mlp: DeltaMlpConfig = field(default_factory=_free_networks)
@@ -41,6 +44,11 @@ class AutoConfig:
         if not self.models:
             raise ConfigError("dynamics.models is empty; name at least one of sparse, linear, delta_mlp")
         return [(name, getattr(self, name)) for name in self.models]
+
+    def heavy_tailed(self) -> list[tuple[str, Any]]:
+        """Return name and settings of the models that are compared where noise has heavy tails."""
+        is_wanted = self.heavy_tails and "sparse" in self.models and self.sparse.noise != "student"
+        return [("sparse", replace(self.sparse, noise="student"))] if is_wanted else []
 
 
 def build_auto(config: AutoConfig, task: TaskSpec) -> ContextDynamics:  # noqa: ARG001

@@ -82,12 +82,13 @@ def _network_terms(layout: step.StepLayout, scaler: Any) -> TermArrays:
 def sparse_table(dynamics: SparseDynamics, slots: Tensor) -> DensityTable:
     """Return the Student t density of `sparse`, for some slots."""
     with torch.no_grad():
-        variance, half = _double(dynamics.noise_variance()[slots]), _double(dynamics.shape[slots])
+        variance, halves = _double(dynamics.noise_variance()[slots]), dynamics.half_degrees()[slots]
         weight, factor = _double(dynamics.weight[slots]), _double(dynamics.factor[slots])
-        peak = torch.lgamma(dynamics.shape[slots] + 0.5) - torch.lgamma(dynamics.shape[slots])
+        peak = torch.lgamma(halves + 0.5) - torch.lgamma(halves)
+    half = np.broadcast_to(_double(halves), variance.shape)
     inverse = _double(dynamics.target_scaler.inverse_scale)
     varies = inverse > 0
-    peaks = _double(peak)[:, None] - 0.5 * np.log(2.0 * np.pi * half)[:, None] - 0.5 * np.log(variance)
+    peaks = _double(peak) - 0.5 * np.log(2.0 * np.pi * half) - 0.5 * np.log(variance)
     return DensityTable(
         dynamics.obs_dim,
         dynamics.act_dim,

@@ -19,7 +19,7 @@ from mbrl_hdp.inference.density_table import DensityTable
 from mbrl_hdp.inference.dynamics import Act, Obs, Paths, Rollout, Slots
 from mbrl_hdp.inference.search.features import Factor, Term
 from mbrl_hdp.inference.terms import read_term
-from mbrl_hdp.settings import check_settings, setting
+from mbrl_hdp.settings import check_settings, choice, setting
 from mbrl_hdp.types import TaskSpec
 from mbrl_hdp_dynamics.density import sparse_table
 from mbrl_hdp_dynamics.regression import regress
@@ -47,6 +47,10 @@ class SparseConfig:
         2e-3, "smallest noise std, in units of the target's spread: changes that differ by less are the same",
         above=0.0, below=1.0,
     )  # fmt: skip
+    noise: str = choice(
+        ("normal", "student"),
+        "normal; or student: Student t with degrees of freedom from the data, so that spikes do not move the heads",
+    )
 
 
 class SparseDynamics(SteppedDynamics):
@@ -98,6 +102,14 @@ class SparseDynamics(SteppedDynamics):
         """Return the noise variance of every context and target, in units of the target's spread."""
         return self.log_variance.exp().clamp_min(self.config.std_floor**2)
 
+    def half_degrees(self) -> Float[Tensor, "K _"]:
+        """Return half the degrees of freedom of a step's density, of every context and target."""
+        return self.shape[:, None]
+
+    def draw_widening(self, paths: Paths, generator: torch.Generator) -> Tensor | float:  # noqa: ARG002
+        """Draw for every step of a rollout what multiplies the noise's std: nothing for normal noise."""
+        return 1.0
+
     def log_prob(self, obs: Obs, act: Act, next_obs: Obs) -> Float[Tensor, "batch K"]:
         """Return log p(next_obs | obs, act, context=k) for every k, with the weights' uncertainty integrated out."""
         return self.log_prob_slots(obs, act, next_obs, torch.arange(self.max_contexts, device=self.weight.device))
@@ -110,9 +122,9 @@ class SparseDynamics(SteppedDynamics):
         """
         features, targets = self.features(obs, act), self._targets(obs, next_obs)
         varies = self.target_scaler.scale > 0
-        variance, columns = self.noise_variance(), []
+        variance, halves, columns = self.noise_variance(), self.half_degrees(), []
         for slot in slots.tolist():
-            half = self.shape[slot]
+            half = halves[slot]
             scale = variance[slot] * (1.0 + (features @ self.factor[slot]).square().sum(-1, keepdim=True))
             error = (targets - features @ self.weight[slot]).square() / scale
             peak = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (2.0 * torch.pi * half).log()
@@ -152,9 +164,12 @@ class SparseDynamics(SteppedDynamics):
                 if float(share.sum()) < _LEAST_ROWS:
                     continue
                 used = share > 1e-6
-                found = regress(features[used], targets[used], share[used], self.config.std_floor)
-                self.weight[slot], self.factor[slot], self.shape[slot] = found.mean, found.factor, found.shape
-                self.log_variance[slot] = (found.rate / found.shape).log()
+                self._fit_head(slot, features[used], targets[used], share[used])
+
+    def _fit_head(self, slot: int, features: Tensor, targets: Tensor, share: Tensor) -> None:
+        found = regress(features, targets, share, self.config.std_floor)
+        self.weight[slot], self.factor[slot], self.shape[slot] = found.mean, found.factor, found.shape
+        self.log_variance[slot] = (found.rate / found.shape).log()
 
     def log_prior(self) -> Float[Tensor, ""]:
         """Return log p(theta) where gradients train the weights: independent standard normal numbers."""
@@ -208,7 +223,7 @@ class SparseDynamics(SteppedDynamics):
                 leverage[mine] = (features[mine] @ self.factor[slot]).square().sum(-1, keepdim=True)
         if noise is not None:
             variance = self.noise_variance()[context] * (1.0 + leverage)
-            mean = mean + _student_t(noise, mean, variance, self.shape[context][:, None])
+            mean = mean + _student_t(noise, mean, variance, self.half_degrees()[context])
         return mean
 
     def _blocks(self, features: Tensor, context: Tensor, noise: NoiseSource | None) -> Tensor:
@@ -216,7 +231,7 @@ class SparseDynamics(SteppedDynamics):
         if noise is not None:
             leverage = (features @ self.factor[context]).square().sum(-1, keepdim=True)
             variance = self.noise_variance()[context][:, None] * (1.0 + leverage)
-            mean = mean + _student_t(noise, mean, variance, self.shape[context][:, None, None])
+            mean = mean + _student_t(noise, mean, variance, self.half_degrees()[context][:, None])
         return mean
 
     def _check_contexts(self, context: Tensor) -> None:
@@ -240,5 +255,7 @@ def build_sparse(config: SparseConfig, task: TaskSpec) -> SparseDynamics:
     Raises:
         ConfigError: on settings out of range, or text that is no term.
     """
+    from mbrl_hdp_dynamics.sparse_student import StudentDynamics
+
     check_settings(config, "dynamics")
-    return SparseDynamics(task, config)
+    return StudentDynamics(task, config) if config.noise == "student" else SparseDynamics(task, config)

@@ -41,7 +41,8 @@ class SparseRollout(PlanRollout):
         if generator is not None:
             weight, std = _draw(dynamics, len(paths), generator)
             steps = torch.randn(noise.shape, generator=generator, dtype=torch.float64)
-            noise = steps * std[torch.arange(len(paths))[:, None], paths] * targets.scale
+            std = std[torch.arange(len(paths))[:, None], paths] * dynamics.draw_widening(paths, generator)
+            noise = steps * std * targets.scale
         # Scales of features and targets go into the weights, their centres into the constant's.
         terms = dynamics.term_scaler
         weight = weight * terms.inverse_scale[:, None] * targets.scale

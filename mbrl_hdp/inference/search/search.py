@@ -34,6 +34,7 @@ from mbrl_hdp.inference.search.noise_levels import NoiseLevels, noise_levels
 from mbrl_hdp.inference.search.regions import gated_evidence, jump_share, region_share
 from mbrl_hdp.inference.search.rows import Rows, make_rows
 from mbrl_hdp.inference.search.stages import begin
+from mbrl_hdp.inference.search.tails import HEAVY, far_share
 
 FLOOR = 0.01
 SHARP_FLOOR = 0.002
@@ -105,6 +106,7 @@ class Structure:
         time_s: seconds of processor time.
         past_steps: earlier steps whose changes and inputs promise to explain what is left over (`memory.py`).
         noise_levels: where one context was found, calm and rough times of it; None: there are none, or too much data.
+        far: share of the transitions that lie far from what every context predicts (`tails.py`).
     """
 
     probability: Float[np.ndarray, "N T K"]
@@ -116,11 +118,17 @@ class Structure:
     time_s: float
     past_steps: int = 0
     noise_levels: NoiseLevels | None = None
+    far: float = 0.0
 
     @property
     def num_contexts(self) -> int:
         """Number of contexts."""
         return len(self.transition)
+
+    @property
+    def has_heavy_tails(self) -> bool:
+        """Whether more transitions lie far away than normal noise leaves there."""
+        return self.far > HEAVY
 
     @property
     def labels(self) -> Int[np.ndarray, "N T"]:
@@ -395,6 +403,7 @@ def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: floa
         time_s=time.process_time() - started,
         past_steps=past_steps(rows, data.obs_dim, pooled, left),
         noise_levels=noise_levels(rows, left, current.state.noise.floor, rich.state.evidence) if is_one else None,
+        far=far_share(rows, rich.state),
     )
 
 
