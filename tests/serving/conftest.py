@@ -19,6 +19,7 @@ CASES = {
     "linear": ("linear", 3, 2, {}),
     "full noise": ("linear", 3, 2, {"noise": "full"}),
     "sparse": ("sparse", 3, 2, {"terms": ["x0*x4", "sin(2.0*r1)", "cos(0.5*r2)*x3", "max(x1-0.3,0)"]}),
+    "heavy tails": ("sparse", 3, 2, {"terms": ["x0*x4", "sin(2.0*r1)"], "noise": "student"}),
 }
 
 

@@ -25,7 +25,18 @@ from mbrl_hdp.serving.loading import Served, open_served  # noqa: E402
 from mbrl_hdp.serving.onnx_filter import write_filter  # noqa: E402
 from mbrl_hdp.types import PhaseChain  # noqa: E402
 
-CASES = ["delta_mlp", "deep", "cartpole", "drone", "vehicle", "all cars", "linear", "full noise", "sparse"]
+CASES = [
+    "delta_mlp",
+    "deep",
+    "cartpole",
+    "drone",
+    "vehicle",
+    "all cars",
+    "linear",
+    "full noise",
+    "sparse",
+    "heavy tails",
+]
 SPACE = Box(np.float32([-1.0, 0.5]), np.float32([2.0, 0.75]))
 
 
