@@ -1,6 +1,7 @@
 """Is each baseline good at what it is good at? `python -m benchmarks.baseline_checks [name ...]`, minutes to hours.
 
-A baseline that fails here is not a fair one. Runs go to outputs/baseline_checks/ and are continued where they stopped.
+A baseline that fails here is not a fair one. Runs go to outputs/baseline_checks/ and are continued where they stopped;
+every finished check is kept in docs/results/baseline_checks.json and shown on the page beside it.
 
 - gpmm: 90 % of its planner's return on the true dynamics within 15 episodes of one context; labels of two contexts that
   hold for whole episodes at least .9 right.
@@ -18,7 +19,7 @@ import copy
 import csv
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.envs.cartpole import CartPolePhysics
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.loop import Run, start_run, train
+from mbrl_hdp.experiments.summary import git_commit
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.report.tables import print_table
 from mbrl_hdp.runtime import configure
 
 ROOT = Path("outputs") / "baseline_checks"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
 ONE = ["env=cartpole_hard", "env.kwargs.actuation=[1.0]"]
 HELD = ["env=cartpole_hard", "env.kwargs.switch=0.0"]
 Check = Callable[[], list[list[str]]]
@@ -55,8 +58,9 @@ def _start(words: list[str]) -> Run:
     return start_run(check_config(load_config(words, registry)), registry)
 
 
-def _row(name: str, found: float, words: str, is_met: bool) -> list[str]:
-    return ["ok" if is_met else "missing", name, f"{found:.4g}", words]
+def _row(name: str, found: float, words: str, is_met: bool, commit: str | None = None) -> list[str]:
+    """Return a line of the table; `commit` is that of a run which was finished earlier."""
+    return ["ok" if is_met else "missing", name, f"{found:.4g}", words, (commit or git_commit() or "unknown")[:12]]
 
 
 def check_gpmm() -> list[list[str]]:
@@ -64,15 +68,17 @@ def check_gpmm() -> list[list[str]]:
     folder = _run("gpmm_one", ["agent=gpmm", *ONE])
     with (folder / "metrics.csv").open() as file:
         best = max(float(row["train_return"]) for row in csv.DictReader(file))
-    held = json.loads((_run("gpmm_held", ["agent=gpmm", *HELD]) / "summary.json").read_text())["context_accuracy"]
+    summary = json.loads((_run("gpmm_held", ["agent=gpmm", *HELD]) / "summary.json").read_text())
+    held, commit = summary["context_accuracy"], summary["git_commit"]
     return [
         _row(
             "gpmm, one context, best of 15 episodes",
             best,
             f">= .9 of {known:.4g} on true dynamics",
             best >= 0.9 * known,
+            commit,
         ),
-        _row("gpmm, context held for an episode, accuracy", held, ">= .9", held >= 0.9),
+        _row("gpmm, context held for an episode, accuracy", held, ">= .9", held >= 0.9, commit),
     ]
 
 
@@ -109,7 +115,8 @@ def _check_ppo(agent: str) -> Check:
             (_run(f"{agent}_one", [f"agent={agent}", "budget.num_epochs=30", *ONE]) / "summary.json").read_text()
         )
         found = summary["return_mean"]
-        return [_row(f"{agent}, one context, {summary['env_steps']} steps", found, ">= 80", found >= 80.0)]
+        name = f"{agent}, one context, {summary['env_steps']} steps"
+        return [_row(name, found, ">= 80", found >= 80.0, summary["git_commit"])]
 
     return check
 
@@ -179,13 +186,45 @@ CHECKS: dict[str, Check] = {
 }
 
 
+def keep(name: str, rows: list[list[str]], folder: Path = RESULTS) -> None:
+    """Add a finished check to those that are kept, in the place of an earlier one, and write the page."""
+    path = folder / "baseline_checks.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    found[name] = rows
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "baseline_checks.md").write_text(page(found))
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the page of the checks that are kept; those that were never run are named."""
+    lines = [
+        "# Is each baseline good at what it is good at?",
+        "",
+        "Written by `python -m benchmarks.baseline_checks [NAME ...]`; do not edit. A baseline that fails here would not "
+        "be a fair comparison. Cart-pole, seed 0; `one context`: nothing ever switches.",
+        "",
+        "| | check | found | wanted | commit |",
+        "|---|---|---|---|---|",
+    ]
+    for name in CHECKS:
+        if name in found:
+            lines += [f"| {' | '.join(row)} |" for row in found[name]]
+        else:
+            lines.append(f"| not run | {name} | - | - | - |")
+    return "\n".join(lines) + "\n"
+
+
 def main(names: list[str]) -> int:
     unknown = set(names) - set(CHECKS)
     if unknown:
         print(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(CHECKS)}", file=sys.stderr)
         return 2
-    rows = [row for name in names or CHECKS for row in CHECKS[name]()]
-    print_table("Baselines at what they are good at", ["", "what", "found", "wanted"], rows)
+    rows = []
+    for name in names or CHECKS:
+        found = CHECKS[name]()
+        keep(name, found)
+        rows += found
+    print_table("Baselines at what they are good at", ["", "what", "found", "wanted", "commit"], rows)
     return 0 if all(row[0] == "ok" for row in rows) else 1
 
 
