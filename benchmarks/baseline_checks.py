@@ -200,7 +200,7 @@ def page(found: Mapping[str, Any]) -> str:
     lines = [
         "# Is each baseline good at what it is good at?",
         "",
-        "Written by `python -m benchmarks.baseline_checks [NAME ...]`; do not edit. A baseline that fails here would not "
+        "Written by `python -m benchmarks.baseline_checks [NAME ...]`; do not edit. A baseline that fails would not "
         "be a fair comparison. Cart-pole, seed 0; `one context`: nothing ever switches.",
         "",
         "| | check | found | wanted | commit |",
