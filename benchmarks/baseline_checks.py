@@ -59,7 +59,7 @@ def _start(words: list[str]) -> Run:
 
 
 def _row(name: str, found: float, words: str, is_met: bool, commit: str | None = None) -> list[str]:
-    """Return a line of the table; `commit` is that of a run which was finished earlier."""
+    """Return a line of the table; `commit` is that in a run's summary, by default the present one."""
     return ["ok" if is_met else "missing", name, f"{found:.4g}", words, (commit or git_commit() or "unknown")[:12]]
 
 
@@ -201,7 +201,8 @@ def page(found: Mapping[str, Any]) -> str:
         "# Is each baseline good at what it is good at?",
         "",
         "Written by `python -m benchmarks.baseline_checks [NAME ...]`; do not edit. A baseline that fails would not "
-        "be a fair comparison. Cart-pole, seed 0; `one context`: nothing ever switches.",
+        "be a fair comparison. Cart-pole, seed 0; `one context`: nothing ever switches. Commit: of the last "
+        "evaluation; a run that is in `outputs/baseline_checks` is not trained anew.",
         "",
         "| | check | found | wanted | commit |",
         "|---|---|---|---|---|",
