@@ -88,11 +88,11 @@ def test_a_diverged_candidate_is_left_out(monkeypatch):
     real = runs.held_out_score
     scored = []
 
-    def fails_once(model, data):
+    def fails_once(model, data, most_error):
         scored.append(model)
         if len(scored) == 2:
             raise DivergenceError("infinite loss")
-        return real(model, data)
+        return real(model, data, most_error)
 
     monkeypatch.setattr(runs, "held_out_score", fails_once)
     model = fit(world(40, 0), RANDOM, "linear", workers=partial(lend, Eager()))
