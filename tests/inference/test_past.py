@@ -13,7 +13,7 @@ from mbrl_hdp import FitConfig, Trajectories
 from mbrl_hdp.errors import DataError
 from mbrl_hdp.inference.arrangement import Arranged, with_contexts
 from mbrl_hdp.inference.search import Structure, find_contexts
-from mbrl_hdp.inference.search.memory import turned_input
+from mbrl_hdp.inference.search.memory import _around, turned_input
 from mbrl_hdp.inference.search.rows import make_rows
 
 QUICK = FitConfig(halves_within_s=0.0, num_steps=30, polish_steps=5, num_restarts=1)
@@ -101,6 +101,17 @@ def test_the_slope_around_a_step_says_how_late_an_input_acts(dead_time: int) -> 
     assert turned_input(rows, inputs, rows.targets, 5) == dead_time
     assert turned_input(rows, inputs[:, :1], rows.targets, 5) == 0
     assert turned_input(rows, inputs, 1e-3 * rows.targets, 5) == 0
+
+
+def test_sums_around_a_step_leave_it_out() -> None:
+    rows = make_rows(Trajectories(np.random.default_rng(0).normal(size=(2, 25, 1)), np.zeros((2, 24, 0))))
+    values = np.arange(48.0)[:, None] ** 2
+    by_hand = [
+        sum(values[24 * n + s, 0] for s in range(max(t - 8, 0), min(t + 9, 24)) if s != t)
+        for n in range(2)
+        for t in range(24)
+    ]
+    np.testing.assert_allclose(_around(rows, values)[:, 0], by_hand)
 
 
 def test_contexts_that_last_ask_for_no_past() -> None:
