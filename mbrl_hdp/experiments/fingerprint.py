@@ -11,6 +11,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import gymnasium
 
-from mbrl_hdp.hooks import KINDS, Registry, load_registry
+from mbrl_hdp.hooks import KINDS, AgentSpec, Registry, load_registry
 
 PACKAGE = "mbrl_hdp"
 # Modules whose effect is in the resolved configuration, which identifies a cell as well, or that only name and report;
@@ -50,7 +51,32 @@ _WITHOUT_EFFECT = frozenset(
         *(f"{PACKAGE}.data.{name}" for name in ("suggestions", "text_table")),
     }
 )
+# What learns a context model and computes with one; its plugins come by the configuration.
+CONTEXT_MODEL = (f"{PACKAGE}.inference", f"{PACKAGE}.belief", f"{PACKAGE}.distil")
+# Modules in there that every agent uses.
+_FOR_ALL = frozenset(f"{PACKAGE}.{name}" for name in ("inference.scoring", "inference.progress", "belief.codec"))
 _WITHOUT_MEANING = frozenset({"annotation", "returns", "type_comment", "type_params", "kind", "ctx"})
+
+
+def fingerprint_of(run_module: str, config: Mapping[str, Any]) -> str:
+    """Return the fingerprint of the code that decides a cell.
+
+    For an agent that no context model is learned for, the code of context models does not count.
+
+    Args:
+        run_module: module of the function that runs the cell.
+        config: the cell's resolved configuration.
+    """
+    return code_fingerprint(roots_of(run_module, config), CONTEXT_MODEL if learns_no_model(config) else ())
+
+
+def learns_no_model(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration names an agent that no context model is learned for."""
+    agent = config.get("agent")
+    if not isinstance(agent, Mapping):
+        return False
+    found = [plugin.spec for plugin in installed_plugins().all() if plugin.spec.name == agent.get("name")]
+    return any(isinstance(spec, AgentSpec) and not spec.needs_model for spec in found)
 
 
 def roots_of(run_module: str, config: Mapping[str, Any]) -> frozenset[str]:
@@ -83,22 +109,29 @@ def installed_plugins() -> Registry:
 
 
 @lru_cache
-def code_fingerprint(roots: frozenset[str]) -> str:
+def code_fingerprint(roots: frozenset[str], unused: tuple[str, ...] = ()) -> str:
     """Return the fingerprint of all code that is reached from these modules, 16 hexadecimal digits."""
-    parts = [f"{name} {_module_hash(name)}" for name in reached_modules(roots)]
+    parts = [f"{name} {_module_hash(name)}" for name in reached_modules(roots, unused)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def reached_modules(roots: Iterable[str]) -> list[str]:
+def reached_modules(roots: Iterable[str], unused: tuple[str, ...] = ()) -> list[str]:
     """Return the modules that are reached by imports, in order of their names.
 
     Only packages of the roots and this one are followed: numpy and the like are not ours.
+
+    Args:
+        roots: where to begin.
+        unused: packages that are imported and of which nothing is run but what all agents use.
     """
+    is_unused = re.compile("|".join(rf"{re.escape(package)}(\.|$)" for package in unused) or "(?!)").match
     waiting, found = list(roots), set()
     tops = {PACKAGE, *(root.partition(".")[0] for root in roots)}
     while waiting:
         name = waiting.pop()
         if name in found or name in _WITHOUT_EFFECT or name.partition(".")[0] not in tops or source_of(name) is None:
+            continue
+        if is_unused(name) and name not in _FOR_ALL:
             continue
         found.add(name)
         waiting += _imported(name)

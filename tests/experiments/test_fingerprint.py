@@ -4,9 +4,22 @@ import sys
 
 import pytest
 
-from mbrl_hdp.experiments import fingerprint
-from mbrl_hdp.experiments.fingerprint import code_fingerprint, hash_of, reached_modules, roots_of
+from mbrl_hdp.experiments import fingerprint, loop
+from mbrl_hdp.experiments.config import check_config, load_config
+from mbrl_hdp.experiments.fingerprint import (
+    CONTEXT_MODEL,
+    code_fingerprint,
+    fingerprint_of,
+    hash_of,
+    reached_modules,
+    roots_of,
+    source_of,
+)
+from mbrl_hdp.experiments.studies.train_cell import resolved_run
+from mbrl_hdp.hooks import load_registry
 
+# Episodes of a few steps.
+SHORT = ("env.kwargs.horizon=12", "planner.population_size=12", "planner.num_elites=4")
 SOURCE = '''"""A module."""
 from mbrl_hdp.errors import ConfigError
 from mbrl_hdp.settings import setting
@@ -122,3 +135,32 @@ def test_the_roots_are_the_run_its_plugins_and_its_environment():
 def test_an_agent_that_is_imported_late_counts(agent, module):
     roots = roots_of("mbrl_hdp.experiments.studies.train_cell", {"agent": {"name": agent}})
     assert f"mbrl_hdp_baselines.{module}" in reached_modules(roots)
+
+
+@pytest.mark.parametrize(("agent", "counts"), [("gpmm", False), ("fi_sac", False), ("c_sac", True)])
+def test_code_of_context_models_counts_where_one_is_learned(agent, counts, monkeypatch):
+    config = {"agent": {"name": agent}}
+    before = fingerprint_of("mbrl_hdp.experiments.studies.train_cell", config)
+    known = fingerprint._module_hash
+    monkeypatch.setattr(
+        fingerprint, "_module_hash", lambda name: "changed" if name.endswith("search.search") else known(name)
+    )
+    code_fingerprint.cache_clear()
+    assert (fingerprint_of("mbrl_hdp.experiments.studies.train_cell", config) != before) == counts
+    code_fingerprint.cache_clear()
+
+
+@pytest.mark.parametrize("agent", ["ni_sac", "fi_sac", "gpmm", "sac_stack"])
+def test_all_that_an_agent_without_a_context_model_runs_counts(agent, tmp_path):
+    config = check_config(load_config(["env=cartpole_hard", f"agent={agent}", "profile=smoke", *SHORT]))
+    code = roots_of("mbrl_hdp.experiments.loop", resolved_run(config))
+    counted = {str(source_of(name)) for name in reached_modules(code, CONTEXT_MODEL)}
+    ran = set()
+    sys.setprofile(lambda frame, event, _: ran.add(frame.f_code) if event == "call" else None)
+    try:
+        loop.train(config, load_registry(), tmp_path, progress=False)
+    finally:
+        sys.setprofile(None)
+    folders = [str(source_of(name).parent) for name in CONTEXT_MODEL]
+    inside = {code for code in ran if any(code.co_filename.startswith(folder) for folder in folders)}
+    assert {f"{code.co_filename}: {code.co_name}" for code in inside if code.co_filename not in counted} == set()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from mbrl_hdp.experiments.fingerprint import code_fingerprint, roots_of
+from mbrl_hdp.experiments.fingerprint import fingerprint_of
 from mbrl_hdp.experiments.studies.drawings import Drawing
 
 Settings = dict[str, Any]
@@ -138,7 +138,7 @@ class Study:
     def identity(self, settings: Settings) -> Identity:
         """Return what decides the result of a cell, as the code and the presets are now."""
         config: Settings = json.loads(json.dumps(self.resolve(settings)))
-        return Identity(config, code_fingerprint(roots_of(self.module_of(settings), config)))
+        return Identity(config, fingerprint_of(self.module_of(settings), config))
 
     def module_of(self, settings: Settings) -> str:
         """Return the name of the module that runs a cell."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from mbrl_hdp.experiments.checkpoint import latest_snapshot
 from mbrl_hdp.experiments.config import MainConfig, check_config, load_config
-from mbrl_hdp.experiments.fingerprint import code_fingerprint, installed_plugins, roots_of
+from mbrl_hdp.experiments.fingerprint import fingerprint_of, installed_plugins, learns_no_model
 from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.loop import Run, play_evaluation, reported, run_budget, start_run, train
 from mbrl_hdp.experiments.metrics import SilentLog, read_metrics
@@ -43,6 +43,8 @@ SMOKE_OVERRIDES = ("env.kwargs.horizon=12", "max_contexts=3", "fit.start=random"
 _RUNS = Path("outputs") / "reproduce" / "runs"
 # What decides nothing, or is in the resolved configuration under another name.
 _NOT_PART = ("runtime", "disable_plugins", "strict_plugins", "profile", "fit", "tracker")
+# Parts of a context model: they decide nothing for agents that none is learned for.
+_MODEL_PARTS = ("prior", "distillation", "dynamics", "duration")
 
 
 def preset_of(settings: Settings) -> str:
@@ -67,6 +69,8 @@ def resolved_run(config: MainConfig) -> Settings:
         if found["agent"].get(name, "") is before:
             del found["agent"][name]  # likewise
     budget = run_budget(config, installed_plugins())
+    if learns_no_model(found):
+        return {key: value for key, value in found.items() if key not in _MODEL_PARTS} | {"budget": asdict(budget)}
     fits = {name: asdict(fit_config(config, budget, is_first)) for name, is_first in (("fit", True), ("refit", False))}
     return found | {"budget": asdict(budget)} | fits
 
@@ -98,8 +102,9 @@ def trained(config: MainConfig, name: str, module: str, resolved: Settings) -> I
         module: module that runs the cell.
         resolved: everything that decides the run; with the code it says which run is the same.
     """
-    code = code_fingerprint(roots_of(module, resolved))
-    same = hashlib.sha256((json.dumps(resolved, sort_keys=True) + code).encode()).hexdigest()[:12]
+    same = hashlib.sha256(
+        (json.dumps(resolved, sort_keys=True) + fingerprint_of(module, resolved)).encode()
+    ).hexdigest()[:12]
     folder = _RUNS / f"{name.replace('/', '_')}_{config.seed}_{same}"
     configure(config.runtime)
     registry = load_registry()
