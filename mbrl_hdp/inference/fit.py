@@ -37,6 +37,7 @@ from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.stages import heard_by
 from mbrl_hdp.inference.starts import NOISE_LEVELS, SeveralDynamics, informed
 from mbrl_hdp.inference.structure import search_structure
+from mbrl_hdp.inference.threads import one_thread
 from mbrl_hdp.inference.training import Job, length_entry, polish
 from mbrl_hdp.seeding import sub_seed
 from mbrl_hdp.settings import check_settings
@@ -45,6 +46,7 @@ from mbrl_hdp.workers import OpenWorkers, open_workers
 __all__ = ["HeldOutScore", "build_model", "choose", "fit", "held_out_score"]
 
 
+@one_thread()
 def fit(
     data: Any,
     prior: str | Part = "hdp",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,13 @@ def test_the_slope_around_a_step_says_how_late_an_input_acts(dead_time: int) -> 
     assert turned_input(rows, inputs, rows.targets, 5) == dead_time
     assert turned_input(rows, inputs[:, :1], rows.targets, 5) == 0
     assert turned_input(rows, inputs, 1e-3 * rows.targets, 5) == 0
+
+
+def test_episodes_shorter_than_the_past_are_no_trouble() -> None:
+    rng = np.random.default_rng(0)
+    rows = make_rows(Trajectories(rng.normal(size=(200, 5, 1)), rng.normal(size=(200, 4, 1))))
+    with np.errstate(all="raise"), warnings.catch_warnings(action="error"):
+        assert turned_input(rows, rows.inputs[:, 1:], rows.targets, 8) == 0
 
 
 def test_sums_around_a_step_leave_it_out() -> None:

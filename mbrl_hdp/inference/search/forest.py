@@ -19,13 +19,14 @@ def cross_probability(
 ) -> Float[np.ndarray, " n"]:
     """Return the probability of `event` in every row from trees grown on the rows of the other folds.
 
-    Rows of fold -1 grow no tree; they are predicted from all others.
+    Rows of fold -1 grow no tree; they are predicted from all others. Where nothing is known, it is one half.
     """
     probability = np.empty(len(event))
     for number in np.unique(fold):
         inside, others = fold == number, (fold != number) & (fold >= 0)
         if others.sum() < 2 * _LEAST_LEAF:
-            probability[inside] = event[fold >= 0].mean()
+            known = event[fold >= 0]
+            probability[inside] = known.mean() if len(known) else 0.5
             continue
         probability[inside] = _forest(
             np.ascontiguousarray(inputs[others]), event[others].astype(np.float64),

@@ -94,7 +94,8 @@ def turned_input(
     if not inputs.shape[1] or not matters.any():
         return 0
     own = np.arange(len(rows))
-    shares = [_explained_around(rows, inputs, left[:, matters], ago) for ago in (own, *earlier)]
+    there = [ago for ago in earlier if (ago >= 0).any()]
+    shares = [_explained_around(rows, inputs, left[:, matters], ago) for ago in (own, *there)]
     best = int(np.argmax(shares))
     return best if shares[best] > max(shares[0], 0.0) + LATE_INPUT else 0
 

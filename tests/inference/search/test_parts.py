@@ -102,6 +102,7 @@ def test_the_forest_knows_a_region_and_nothing_about_a_coin():
     guess = cross_probability(inputs, coin, fold)
     assert guess.mean() == pytest.approx(0.3, abs=0.03)
     assert abs(np.corrcoef(guess, coin)[0, 1]) < 0.06
+    assert (cross_probability(inputs, coin, np.full(4000, -1)) == 0.5).all()  # nothing to learn from
 
 
 def two_labels(rows, labels, seed=0):
