@@ -80,6 +80,12 @@ class Names:
         """Return the names of some columns, in the order given."""
         return dataclasses.replace(self, obs=tuple(self.obs[n] for n in obs), act=tuple(self.act[n] for n in act))
 
+    def with_inputs(self, columns: Sequence[int]) -> Names:
+        """Return the names where some observation columns are further actions."""
+        moved = tuple(self.obs[n] for n in columns)
+        obs = tuple(name for name in self.obs if name not in moved)
+        return dataclasses.replace(self, obs=obs, act=(*self.act, *moved))
+
     def orders(self, theirs: Names) -> tuple[list[int], list[int]]:
         """Return where the columns with these names stand among others, of observations and of actions.
 

@@ -288,6 +288,14 @@ class Trajectories:
         """Return the same episodes with other actions, of which some may be missing (NaN)."""
         return Trajectories(**{**self._arrays(), "act": act}, allow_missing=True, names=names)
 
+    def with_inputs(self, columns: Sequence[int]) -> Trajectories:
+        """Make some observation columns further actions, after those that there are."""
+        obs = [column for column in range(self.obs_dim) if column not in columns]
+        act = np.concatenate([self.act, self.obs[:, :-1, list(columns)]], -1)
+        taken = {**self._arrays(), "obs": self.obs[..., obs], "act": act}
+        names = None if self.names is None else self.names.with_inputs(columns)
+        return Trajectories(**taken, allow_missing=self.allow_missing, names=names)
+
     def with_past(self, steps: int) -> Trajectories:
         """Add the changes and actions of the last `steps` steps to every action; see `mbrl_hdp.data.past`."""
         from mbrl_hdp.data.past import with_past

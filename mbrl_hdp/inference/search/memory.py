@@ -60,7 +60,7 @@ def _shares(
     rows: Rows, past: Float[np.ndarray, "M P"], left: Float[np.ndarray, "M Y"], candidates: list[int]
 ) -> dict[int, float]:
     """Return by number of earlier steps the largest share of a column's residuals that their values explain."""
-    earlier = _earlier(rows, candidates[-1])
+    earlier = earlier_rows(rows, candidates[-1])
     is_whole = (earlier >= 0).all(0)
     matters = np.sqrt(np.square(left).mean(0)) > _SMALL
     if is_whole.sum() < 10 * candidates[-1] * past.shape[1] or not matters.any():
@@ -70,7 +70,7 @@ def _shares(
     found = {}
     for steps in candidates:
         design = np.concatenate([past[earlier[n, kept]] for n in range(steps)], 1)
-        found[steps] = float(_explained(design, left, fold).max())
+        found[steps] = float(explained_share(design, left, fold).max())
     return found
 
 
@@ -89,7 +89,7 @@ def turned_input(
         left: residuals of one context.
         most: steps ago, at most.
     """
-    earlier = _earlier(rows, most)
+    earlier = earlier_rows(rows, most)
     matters = np.sqrt(np.square(left).mean(0)) > _SMALL
     if not inputs.shape[1] or not matters.any():
         return 0
@@ -133,7 +133,7 @@ def _around(rows: Rows, values: Float[np.ndarray, "M k"]) -> Float[np.ndarray, "
     return rows.flatten(until - before) - values
 
 
-def _earlier(rows: Rows, steps: int) -> Int[np.ndarray, "n M"]:
+def earlier_rows(rows: Rows, steps: int) -> Int[np.ndarray, "n M"]:
     """Return the row of 1, 2, ... steps earlier, -1 where there is none."""
     before = np.append(rows.previous, -1)
     found = [rows.previous]
@@ -142,7 +142,7 @@ def _earlier(rows: Rows, steps: int) -> Int[np.ndarray, "n M"]:
     return np.stack(found)
 
 
-def _explained(
+def explained_share(
     design: Float[np.ndarray, "m D"], left: Float[np.ndarray, "m Y"], fold: Int[np.ndarray, " m"]
 ) -> Float[np.ndarray, " Y"]:
     """Return the share of the variance of every column that a cross-fitted linear regression explains."""
