@@ -35,6 +35,7 @@ from mbrl_hdp.workers import check_place
 CONFIG_NAME = "main"
 FIT_CONFIG_NAME = "fit"
 MAX_CONTEXTS = 1000
+EXTERNAL = ("auto", "keep")
 MAX_SEED = 2**32 - 1
 
 
@@ -121,6 +122,12 @@ class FitMainConfig(ModelConfig, UpdateConfig, WorkersConfig, LogConfig):
         "earlier steps whose changes and inputs are further inputs, for logs in which a part of the state is not "
         "recorded or an input acts late; null: as many as the data asks for, with dynamics=auto; 0: none",
         at_least=0,
+    )
+    external: str = setting(
+        "auto",
+        "observed columns that nothing recorded influences, such as weather or load: auto makes them inputs (with "
+        "dynamics=auto), so that their own rise and fall is no context; keep leaves them among the observations",
+        choices=EXTERNAL,
     )
     out: str = setting("outputs/fit", "folder of the model and its report")
     overwrite: bool = setting(False, "replace an earlier fit in that folder")

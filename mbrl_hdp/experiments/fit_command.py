@@ -125,7 +125,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
 
     typed = job.typed
     before = None if typed.update is None else Previous.load(Path(typed.update), job.registry)
-    log, columns = _read(job, before)
+    log, columns = _read(job, before, progress)
     for note in columns.notes if before is None else (*log.notes, *remarks(log)):
         print(note, file=sys.stderr)
     model = _learn(job, log, before, progress)
@@ -140,7 +140,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     return FitOutcome(job, log, columns, model, found, update_remarks(model, before is not None))
 
 
-def _read(job: FitJob, before: Previous | None) -> tuple[Log, ColumnNames]:
+def _read(job: FitJob, before: Previous | None, progress: bool) -> tuple[Log, ColumnNames]:
     """Read the data, as that of the model to update was read if there is one."""
     if before is not None:
         return before.read_new(job.source, job.typed), before.columns
@@ -148,7 +148,30 @@ def _read(job: FitJob, before: Previous | None) -> tuple[Log, ColumnNames]:
     reduction = None if job.typed.pca is None else Reduction.of(log, job.typed.pca)
     if reduction is not None:
         log = reduction.apply(log)
+    elif job.typed.external == "auto" and job.typed.dynamics.name == "auto":
+        log = _with_external_inputs(log, job.typed.max_contexts, progress)
     return log, ColumnNames.of(log, job.typed, reduction)
+
+
+def _with_external_inputs(log: Log, max_contexts: int, progress: bool) -> Log:
+    """Make observed columns that nothing recorded influences further inputs, and say so."""
+    from mbrl_hdp.inference.progress import search_progress
+    from mbrl_hdp.inference.search.external import external_columns
+
+    with search_progress("columns that nothing influences", progress):
+        columns = external_columns(log.data, max_contexts)
+    if not columns:
+        return log
+    names = Names.of(log).with_inputs(columns)
+    moved = names.act[len(log.act_names) :]
+    is_one = len(moved) == 1
+    note = (
+        f"{', '.join(moved)}: nothing recorded influences {'it' if is_one else 'them'} (weather, load, ...), so "
+        f"{'it is an input' if is_one else 'they are inputs'} here, and the contexts are those of the other columns; "
+        "external=keep leaves it as it was"
+    )
+    data = log.data.with_inputs(columns)
+    return replace(log, data=data, obs_names=tuple(names.obs), act_names=tuple(names.act), notes=(*log.notes, note))
 
 
 def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> ContextModel:

@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 
 import mbrl_hdp
 from mbrl_hdp.cli import main
+from mbrl_hdp.envs.recordings import record
+from mbrl_hdp.experiments import fit_command
 from mbrl_hdp.inference.scoring import align
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,3 +206,39 @@ def test_the_demo_runs_at_tiny_size_and_again(tmp_path, capsys):
     assert (tmp_path / "demo" / "report.html").read_text().count(">reversed<") >= 2  # names in the tables
     assert json.loads((tmp_path / "demo" / "summary.json").read_text())["names"]["obs"][2] == "angle"
     assert demo["learn_contexts"](tmp_path / "demo", 4, [*tiny, "--no-report"]) == 0
+
+
+@pytest.fixture(scope="module")
+def building(tmp_path_factory):
+    """A log of a building with the weather among the observations."""
+    folder = tmp_path_factory.mktemp("building")
+    for seed in (0, 1):
+        recording = record("building_weather", seed)
+        obs, heater = recording.obs[0, :2501], recording.act[0, :2501]
+        context = recording.context[0, :2501, None]
+        header = "room,outside,sun,heater,context"
+        table = np.concatenate([obs, heater, context], 1)
+        np.savetxt(folder / f"{seed}.csv", table, delimiter=",", header=header, comments="")
+    return folder
+
+
+_WEATHER = ["obs=[room,outside,sun]", "act=[heater]", "fit.num_steps=50", "fit.polish_steps=5", "fit.halves_within_s=0"]
+
+
+def test_weather_among_the_observations_becomes_an_input(building, capsys):
+    assert main(["fit", str(building / "0.csv"), *_WEATHER, f"out={building / 'model'}"]) == 0
+    assert "outside, sun: nothing recorded influences them" in capsys.readouterr().err
+    columns = json.loads((building / "model" / "columns.json").read_text())
+    assert (columns["obs"], columns["act"]) == (["room"], ["heater", "outside", "sun"])
+    assert json.loads((building / "model" / "summary.json").read_text())["num_contexts"] == 3
+    assert main(["label", str(building / "model"), str(building / "1.csv"), "-o", str(building / "labels.csv")]) == 0
+    found = [int(row["most_likely"]) for row in read_rows(building / "labels.csv")]
+    truth = [int(float(row["context"])) for row in read_rows(building / "1.csv")][:-1]
+    assert align(np.array(found), np.array(truth)).accuracy > 0.97
+
+
+@pytest.mark.parametrize("words", [["external=keep"], ["dynamics=linear"], ["pca=3"]])
+def test_columns_stay_observations_where_that_is_wanted(building, words):
+    log, columns = fit_command._read(fit_command.prepare([str(building / "0.csv"), *_WEATHER, *words]), None, False)
+    assert log.data.obs_dim == 3
+    assert columns.obs == ("room", "outside", "sun")
