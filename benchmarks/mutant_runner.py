@@ -33,7 +33,7 @@ from types import CodeType, FrameType
 
 import pytest
 
-from mbrl_hdp.experiments.fingerprint import hash_of
+from mbrl_hdp.experiments.code_pieces import hash_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("mbrl_hdp", "plugins")

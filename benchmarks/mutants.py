@@ -36,7 +36,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
 from benchmarks.mutant_runner import ROOT, Outcome, Workshop, function_at, kernel_files
-from mbrl_hdp.experiments.fingerprint import hash_of
+from mbrl_hdp.experiments.code_pieces import hash_of
 
 WORKSHOP = ROOT / "build/mutants"
 SAMPLES = ROOT / "docs/results/mutants_sample.json"

@@ -3,6 +3,7 @@
 It is a hash of the parsed sources of every module that is reached by imports from where the result is computed, from
 the plugins that its configuration names and from its environment. Prose does not count: comments, docstrings, type
 annotations of functions, messages of exceptions and help texts of settings can change without making a result stale.
+So can functions, classes and methods that nothing in these modules names.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
+from mbrl_hdp.experiments.code_pieces import Piece, named_pieces, pieces_of
 from mbrl_hdp.hooks import KINDS, AgentSpec, Registry, load_registry
 
 PACKAGE = "mbrl_hdp"
@@ -29,6 +32,7 @@ _WITHOUT_EFFECT = frozenset(
         PACKAGE,
         f"{PACKAGE}.errors",
         f"{PACKAGE}.experiments.budget",
+        f"{PACKAGE}.experiments.code_pieces",
         f"{PACKAGE}.experiments.config",
         f"{PACKAGE}.experiments.explain",
         f"{PACKAGE}.experiments.fingerprint",
@@ -55,7 +59,6 @@ _WITHOUT_EFFECT = frozenset(
 CONTEXT_MODEL = (f"{PACKAGE}.inference", f"{PACKAGE}.belief", f"{PACKAGE}.distil")
 # Modules in there that every agent uses.
 _FOR_ALL = frozenset(f"{PACKAGE}.{name}" for name in ("inference.scoring", "inference.progress", "belief.codec"))
-_WITHOUT_MEANING = frozenset({"annotation", "returns", "type_comment", "type_params", "kind", "ctx"})
 
 
 def fingerprint_of(run_module: str, config: Mapping[str, Any]) -> str:
@@ -67,7 +70,17 @@ def fingerprint_of(run_module: str, config: Mapping[str, Any]) -> str:
         run_module: module of the function that runs the cell.
         config: the cell's resolved configuration.
     """
-    return code_fingerprint(roots_of(run_module, config), CONTEXT_MODEL if learns_no_model(config) else ())
+    unused = CONTEXT_MODEL if learns_no_model(config) else ()
+    return code_fingerprint(roots_of(run_module, config), unused, frozenset(_strings(config)))
+
+
+def _strings(config: Any) -> Iterator[str]:
+    """Return the words of all strings in a configuration: they may name functions."""
+    if isinstance(config, str):
+        yield from re.findall(r"\w+", config)
+    elif isinstance(config, Mapping | list):
+        for value in config.values() if isinstance(config, Mapping) else config:
+            yield from _strings(value)
 
 
 def learns_no_model(config: Mapping[str, Any]) -> bool:
@@ -109,9 +122,26 @@ def installed_plugins() -> Registry:
 
 
 @lru_cache
-def code_fingerprint(roots: frozenset[str], unused: tuple[str, ...] = ()) -> str:
-    """Return the fingerprint of all code that is reached from these modules, 16 hexadecimal digits."""
-    parts = [f"{name} {_module_hash(name)}" for name in reached_modules(roots, unused)]
+def code_fingerprint(
+    roots: frozenset[str], unused: tuple[str, ...] = (), words: frozenset[str] = frozenset()
+) -> str:  # fmt: skip
+    """Return the fingerprint of the code that is reached from these modules, 16 hexadecimal digits.
+
+    Functions, methods and classes that no code among it names do not count: nothing calls them.
+
+    Args:
+        roots: where to begin; all of these counts.
+        unused: packages of which nothing is run but what all agents use.
+        words: further names that may be called.
+    """
+    names = reached_modules(roots, unused)
+    pieces = [
+        [replace(each, name=None) for each in _pieces(name)] if name in roots else _pieces(name) for name in names
+    ]
+    parts = [
+        f"{name} {[piece.meaning for piece in counted]}"
+        for name, counted in zip(names, named_pieces(pieces, words), strict=True)
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -148,35 +178,11 @@ def source_of(name: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
 
 
-def hash_of(source: str) -> str:
-    """Return the hash of a source without its prose."""
-    return hashlib.sha256(_meaning(ast.parse(source)).encode()).hexdigest()
-
-
 @lru_cache
-def _module_hash(name: str) -> str:
+def _pieces(name: str) -> list[Piece]:
     path = source_of(name)
     assert path is not None
-    return hash_of(path.read_text())
-
-
-def _meaning(node: Any) -> str:
-    """Write a syntax tree as text, the same for every version of Python."""
-    if isinstance(node, list):
-        return "[" + ",".join(_meaning(item) for item in node if not _is_docstring(item)) + "]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-        return f"Raise({_meaning(node.exc.func)})"
-    fields = dict(ast.iter_fields(node))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setting", "choice"):
-        fields["args"] = fields["args"][:1]
-    kept = {name: value for name, value in fields.items() if name not in _WITHOUT_MEANING and value not in (None, [])}
-    return f"{type(node).__name__}({','.join(f'{name}={_meaning(value)}' for name, value in kept.items())})"
-
-
-def _is_docstring(node: Any) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return pieces_of(path.read_text())
 
 
 def _imported(name: str) -> Iterator[str]:

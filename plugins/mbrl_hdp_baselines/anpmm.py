@@ -37,14 +37,14 @@ class AttentiveProcess(ChunkModel):
 
     def __init__(self, num_inputs: int, num_outputs: int, config: AnpmmConfig) -> None:
         super().__init__(num_inputs, num_outputs)
-        self.config, width = config, config.hidden_size
-        pair = num_inputs + num_outputs
-        self.path = nn.Sequential(_mlp([pair, 2 * width, width]), SelfAttention(width))
-        self.latent_path = nn.Sequential(_mlp([pair, 2 * width, width]), SelfAttention(width))
+        self.config, hidden = config, [2 * config.hidden_size, config.hidden_size]
+        pair, width = num_inputs + num_outputs, representation_size(config)
+        self.path = nn.Sequential(_mlp([pair, *hidden, width]), SelfAttention(width))
+        self.latent_path = nn.Sequential(_mlp([pair, *hidden, width]), SelfAttention(width))
         self.latent_head = nn.Linear(width, 2 * config.latent_size)
         self.query = _mlp([num_inputs, width, width])
         self.cross = nn.MultiheadAttention(width, config.num_heads, batch_first=True)
-        self.decoder = _mlp([num_inputs + width + config.latent_size, 2 * width, width, 2 * num_outputs])
+        self.decoder = _mlp([num_inputs + width + config.latent_size, *hidden, width, 2 * num_outputs])
         self._encoded: tuple[Tensor, Tensor, Tensor] | None = None
 
     def keep(self, inputs: Tensor, targets: Tensor) -> None:
@@ -128,6 +128,11 @@ class AttentiveProcess(ChunkModel):
         return Normal(found.loc[0], found.scale[0], validate_args=False) if is_one_task else found
 
 
+def representation_size(config: AnpmmConfig) -> int:
+    """Return the width of what encoders return: layers get narrower, as in the released code (256, 128, 64)."""
+    return config.hidden_size // 2
+
+
 def _mlp(widths: Sequence[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for wide, deep in pairwise(widths):
@@ -146,8 +151,9 @@ class Anpmm(ChunkMixture):
         Raises:
             ConfigError: if the heads do not divide the width.
         """
-        if self.config.hidden_size % self.config.num_heads:
+        if representation_size(self.config) % self.config.num_heads:
             raise ConfigError(
-                f"agent.num_heads={self.config.num_heads} must divide agent.hidden_size={self.config.hidden_size}"
+                f"agent.num_heads={self.config.num_heads} must divide half of agent.hidden_size="
+                f"{self.config.hidden_size}"
             )
         return AttentiveProcess(num_inputs, num_outputs, self.config)

@@ -58,9 +58,13 @@ class DnnmmConfig(ChunkConfig):
 class AnpmmConfig(ChunkConfig):
     """ANPMM: a mixture of attentive neural processes."""
 
-    hidden_size: int = setting(128, "width of the encoders' hidden layers and of the representation", at_least=8)
+    hidden_size: int = setting(
+        128, "width of the second hidden layer; the first is twice, the representation half as wide", at_least=8
+    )
     latent_size: int = setting(64, "width of the latent variable", at_least=1)
-    num_heads: int = setting(8, "heads of the attention to the context points; a divisor of hidden_size", at_least=1)
+    num_heads: int = setting(
+        8, "heads of the attention to the context points; a divisor of half of hidden_size", at_least=1
+    )
     context_points: int = setting(100, "context points, at most", at_least=1)
     target_points: int = setting(25, "target points of a training task, beside the context points", at_least=1)
     pretrain_steps: int = setting(2000, "gradient steps on the pooled random episodes", at_least=1)

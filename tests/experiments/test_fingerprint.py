@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from mbrl_hdp.experiments import fingerprint, loop
+from mbrl_hdp.experiments.code_pieces import Piece, hash_of, named_pieces, pieces_of
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.fingerprint import (
     CONTEXT_MODEL,
     code_fingerprint,
     fingerprint_of,
-    hash_of,
     reached_modules,
     roots_of,
     source_of,
@@ -74,6 +74,70 @@ def test_code_counts(before, after):
     assert hash_of(SOURCE.replace(before, after)) != hash_of(SOURCE)
 
 
+WHOLE = """
+LIMIT = 3
+
+def used(x):
+    return helper(x)
+
+def helper(x):
+    return LIMIT * x
+
+def alone(x):
+    return friend(x)
+
+def friend(x):
+    return x
+
+@register
+def called_by_others(x):
+    return x
+
+class Box:
+    size = 1
+
+    def __len__(self):
+        return self.size
+
+    def open(self):
+        return 1
+
+    def shut(self):
+        return 2
+
+class Net(Module):
+    def forward(self, x):
+        return 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
+        ("return helper(x)", "return helper(2 * x)", True),
+        ("return LIMIT * x", "return LIMIT + x", True),
+        ("LIMIT = 3", "LIMIT = 4", True),
+        ("return friend(x)", "return friend(2 * x)", False),
+        ("def friend(x):\n    return x", "def friend(x):\n    return 2 * x", False),
+        ("def called_by_others(x):\n    return x", "def called_by_others(x):\n    return 2 * x", True),
+        ("size = 1", "size = 2", True),
+        ("return self.size", "return 0", True),
+        ("return 1", "return 10", True),
+        ("return 2", "return 20", False),
+        ("return 3", "return 30", True),
+        ("class Net", "def new():\n    return 4\n\nclass Net", False),
+    ],
+)
+def test_only_what_is_named_counts(before, after, counts):
+    assert WHOLE.count(before) == 1
+    root = [Piece("used(1), Box().open(), 'my_module:Net'")]
+
+    def counted(source):
+        return [[piece.meaning for piece in found] for found in named_pieces([root, pieces_of(source)], ["1"])]
+
+    assert (counted(WHOLE) != counted(WHOLE.replace(before, after))) == counts
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A package that loads a name on first use, as ours do."""
@@ -105,7 +169,7 @@ def test_imports_are_followed_to_the_end(package):
 
 
 def forget():
-    for function in (code_fingerprint, fingerprint._module_hash, fingerprint._import_lines, fingerprint.source_of):
+    for function in (code_fingerprint, fingerprint._pieces, fingerprint._import_lines, fingerprint.source_of):
         function.cache_clear()
 
 
@@ -141,9 +205,9 @@ def test_an_agent_that_is_imported_late_counts(agent, module):
 def test_code_of_context_models_counts_where_one_is_learned(agent, counts, monkeypatch):
     config = {"agent": {"name": agent}}
     before = fingerprint_of("mbrl_hdp.experiments.studies.train_cell", config)
-    known = fingerprint._module_hash
+    known = fingerprint._pieces
     monkeypatch.setattr(
-        fingerprint, "_module_hash", lambda name: "changed" if name.endswith("search.search") else known(name)
+        fingerprint, "_pieces", lambda name: [Piece("changed")] if name.endswith("search.search") else known(name)
     )
     code_fingerprint.cache_clear()
     assert (fingerprint_of("mbrl_hdp.experiments.studies.train_cell", config) != before) == counts

@@ -122,5 +122,5 @@ def test_a_resumed_run_is_the_same_run(name, more):
 
 
 def test_heads_must_divide_the_width(task_of):
-    with pytest.raises(ConfigError, match=r"agent\.num_heads=3 must divide agent\.hidden_size=16"):
+    with pytest.raises(ConfigError, match=r"agent\.num_heads=3 must divide half of agent\.hidden_size=16"):
         Anpmm(AnpmmConfig(**{**ANP, "num_heads": 3}), task_of())
