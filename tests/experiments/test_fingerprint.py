@@ -214,7 +214,7 @@ def test_code_of_context_models_counts_where_one_is_learned(agent, counts, monke
     code_fingerprint.cache_clear()
 
 
-@pytest.mark.parametrize("agent", ["ni_sac", "fi_sac", "gpmm", "sac_stack"])
+@pytest.mark.parametrize("agent", ["fi_sac", "gpmm"])
 def test_all_that_an_agent_without_a_context_model_runs_counts(agent, tmp_path):
     config = check_config(load_config(["env=cartpole_hard", f"agent={agent}", "profile=smoke", *SHORT]))
     code = roots_of("mbrl_hdp.experiments.loop", resolved_run(config))

@@ -214,15 +214,22 @@ def building(tmp_path_factory):
     folder = tmp_path_factory.mktemp("building")
     for seed in (0, 1):
         recording = record("building_weather", seed)
-        obs, heater = recording.obs[0, :2501], recording.act[0, :2501]
-        context = recording.context[0, :2501, None]
+        obs, heater = recording.obs[0, :1801], recording.act[0, :1801]
+        context = recording.context[0, :1801, None]
         header = "room,outside,sun,heater,context"
         table = np.concatenate([obs, heater, context], 1)
         np.savetxt(folder / f"{seed}.csv", table, delimiter=",", header=header, comments="")
     return folder
 
 
-_WEATHER = ["obs=[room,outside,sun]", "act=[heater]", "fit.num_steps=50", "fit.polish_steps=5", "fit.halves_within_s=0"]
+_WEATHER = [
+    "obs=[room,outside,sun]",
+    "act=[heater]",
+    "max_contexts=3",
+    "fit.num_steps=50",
+    "fit.polish_steps=5",
+    "fit.halves_within_s=0",
+]
 
 
 def test_weather_among_the_observations_becomes_an_input(building, capsys):
