@@ -1,9 +1,10 @@
 """`mbrl-hdp reproduce NAME --confirm N`: does the present code still lead to the results of earlier code?
 
 A change of code makes every cell stale that reaches the changed module, also where it cannot change a result: a new
-option, a rewritten loop. So a sample of the cells that are stale by code alone is run again. If every result is the
-same to the last digit, times aside, the other cells of that earlier code get the present fingerprint, with a note of
-the sample that they stand by. If one differs, they stay stale.
+option, a rewritten loop. So a sample of the cells that are stale by code alone, or have no fingerprint, is run again.
+If every result is the same to the last digit, times aside, the other cells of that earlier code (of that commit, where
+there is no fingerprint) get the present one, with a note of the sample that they stand by. If one differs, they stay
+stale.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from mbrl_hdp.experiments.studies.records import append_record, read_records, records_path
-from mbrl_hdp.experiments.studies.study import BY_CODE, CellRecord, Confirmation, Settings, Study, cell_words
+from mbrl_hdp.experiments.studies.study import (
+    BY_CODE,
+    NO_FINGERPRINT,
+    CellRecord,
+    Confirmation,
+    Settings,
+    Study,
+    cell_words,
+)
 
 _WITHOUT_MEANING = frozenset({"git_commit", "versions", "schema_version"})
 
@@ -25,7 +34,7 @@ class Outcome:
     """What became of the cells of one earlier version of the code.
 
     Attributes:
-        num_stale: cells that were stale by code.
+        num_stale: cells that were stale by code, or had no fingerprint.
         num_run: cells of the sample that were run again.
         differences: what differs in which cell of the sample, one line each.
     """
@@ -63,8 +72,8 @@ def confirm(
     path = records_path(study.name, folder)
     groups: defaultdict[str, list[CellRecord]] = defaultdict(list)
     for record in read_records(study, folder, list(cells)).values():
-        if record.state == BY_CODE and record.identity is not None:
-            groups[record.identity.code].append(record)
+        if record.state in (BY_CODE, NO_FINGERPRINT):
+            groups[record.commit if record.identity is None else record.identity.code].append(record)
     for group in groups.values():
         sample = spread(group, size)
         differences = []

@@ -9,7 +9,18 @@ from mbrl_hdp.experiments import reproduce as module
 from mbrl_hdp.experiments.confirm import different_keys
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.studies.records import append_record, read_records, records_path
-from mbrl_hdp.experiments.studies.study import BY_CODE, BY_CONFIG, CURRENT, CellRecord, Gate, Identity, Page, Study
+from mbrl_hdp.experiments.studies.study import (
+    BY_CODE,
+    BY_CONFIG,
+    CURRENT,
+    NO_FINGERPRINT,
+    CellRecord,
+    Gate,
+    Identity,
+    Page,
+    Study,
+    state_of,
+)
 
 SEEDS = range(10)
 
@@ -69,6 +80,35 @@ def test_a_different_sample_keeps_nothing(calls, tmp_path, capsys):
     found = states(study, tmp_path)
     assert {seed for seed, state in found.items() if state == CURRENT} == {0, 3, 6}
     assert "1 differ, so the others stay stale; seed=6: square: 37 -> 36" in capsys.readouterr().out
+
+
+def test_cells_without_a_fingerprint_are_confirmed_by_commit(calls, tmp_path):
+    study, run = calls
+    for seed in SEEDS:
+        cell, commit = {"seed": seed}, "c0ffee" if seed < 6 else "decade"
+        results = square(cell) if seed < 6 else {"square": -1}
+        append_record(CellRecord(cell, results, commit, 1.0), records_path(study.name, tmp_path))
+    assert set(states(study, tmp_path).values()) == {NO_FINGERPRINT}
+    reproduce("squares", ReproduceOptions(out=tmp_path, confirm=1))
+    assert run == [0, 6]
+    found = states(study, tmp_path)
+    assert {seed for seed, state in found.items() if state == CURRENT} == {*range(7)}
+
+
+@pytest.mark.parametrize(
+    ("before", "state"),
+    [
+        ({"seed": 1, "fit": {"steps": 5}}, BY_CODE),  # the other settings are new
+        ({"seed": 1}, BY_CODE),
+        ({"seed": 1, "fit": {"steps": 5, "start": "search"}, "past": None}, CURRENT),
+        ({"seed": 1, "fit": {"steps": 4, "start": "search"}}, BY_CONFIG),
+        ({"seed": 1, "fit": {"steps": 5, "old": 1}}, BY_CONFIG),
+        ({"seed": 1, "fit": 3}, BY_CONFIG),
+    ],
+)
+def test_a_setting_that_did_not_exist_is_a_change_of_code(before, state):
+    now = Identity({"seed": 1, "fit": {"steps": 5, "start": "search"}, "past": None}, "present")
+    assert state_of(CellRecord({}, {}, "c0ffee", 1.0, Identity(before, "present")), now) == state
 
 
 def test_versions_of_the_code_are_confirmed_one_by_one(calls, tmp_path):

@@ -147,14 +147,31 @@ class Study:
 
 
 def state_of(record: CellRecord | None, identity: Identity) -> str:
-    """Return whether a cell is up to date, one of `STATES`."""
+    """Return whether a cell is up to date, one of `STATES`.
+
+    A configuration that has only got further settings, at their defaults, is the same one under other code.
+    """
     if record is None:
         return NEVER_RUN
     if record.identity is None:
         return NO_FINGERPRINT
-    if record.identity.config != identity.config:
+    if not _has_grown(record.identity.config, identity.config):
         return BY_CONFIG
+    if record.identity.config != identity.config:
+        return BY_CODE
     return CURRENT if record.identity.code == identity.code else BY_CODE
+
+
+def _has_grown(before: Settings, now: Settings) -> bool:
+    """Return whether all that was set before is set to the same now."""
+    for key, value in before.items():
+        other = now.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            if not _has_grown(value, other):
+                return False
+        elif key not in now or value != other:
+            return False
+    return True
 
 
 def changed_keys(before: Settings, now: Settings, prefix: str = "") -> list[str]:
