@@ -27,6 +27,8 @@ from mbrl_hdp.experiments.studies.study import (
 )
 
 _WITHOUT_MEANING = frozenset({"git_commit", "versions", "schema_version"})
+# Rows of a learning curve end with seconds (`studies/train_cell.py`).
+_CURVE = "curve"
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,15 @@ def different_keys(before: Any, after: Any, prefix: str = "") -> list[str]:
         found = []
         for key in (*before, *(key for key in after if key not in before)):
             if not (key.endswith("_s") or key in _WITHOUT_MEANING):
-                found += different_keys(before.get(key), after.get(key), f"{prefix}{key}.")
+                pair = (_untimed(key, results.get(key)) for results in (before, after))
+                found += different_keys(*pair, f"{prefix}{key}.")
         return found
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = enumerate(zip(before, after, strict=True))
         return [line for number, (one, two) in pairs for line in different_keys(one, two, f"{prefix}{number}.")]
     is_same = before == after or (before != before and after != after)  # noqa: PLR0124 - NaN
     return [] if is_same else [f"{prefix.rstrip('.')}: {before} -> {after}"]
+
+
+def _untimed(key: str, value: Any) -> Any:
+    return [row[:-1] for row in value] if key == _CURVE and isinstance(value, list) else value

@@ -186,3 +186,10 @@ def test_stale_pages_and_confirmations_are_counted_apart(calls, tmp_path):
     page = (tmp_path / "squares.md").read_text()
     assert "6 stale by code" in page
     assert "1 were run with earlier code only; 3 of the 4 cells" in page
+
+
+def test_seconds_of_a_learning_curve_are_times():
+    before, after = {"curve": [[10, 1.5, 30.0]]}, {"curve": [[10, 1.5, 31.0]]}
+    assert different_keys(before, after) == []
+    assert different_keys(before, {"curve": [[10, 1.6, 30.0]]}) == ["curve.0.1: 1.5 -> 1.6"]
+    assert different_keys({"curve": None}, before) != []
