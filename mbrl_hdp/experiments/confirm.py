@@ -113,8 +113,8 @@ def different_keys(before: Any, after: Any, prefix: str = "") -> list[str]:
         found = []
         for key in (*before, *(key for key in after if key not in before)):
             if not (key.endswith("_s") or key in _WITHOUT_MEANING):
-                pair = (_untimed(key, results.get(key)) for results in (before, after))
-                found += different_keys(*pair, f"{prefix}{key}.")
+                one, two = (_untimed(key, results.get(key)) for results in (before, after))
+                found += different_keys(one, two, f"{prefix}{key}.")
         return found
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = enumerate(zip(before, after, strict=True))
