@@ -24,6 +24,8 @@ _LEAST_NATS = 15.0
 _CLEAR_SHARE = 0.3
 # Changes of the last steps, which say where in its own course a column is.
 _PAST = 3
+# With fewer transitions that have such a past nothing is said.
+_LEAST_ROWS = 500
 # Standardised values beyond this count as this: products of far values would decide everything.
 _FAR = 4.0
 
@@ -39,7 +41,7 @@ def external_columns(data: Trajectories, max_contexts: int = 10) -> list[int]:
     contexts of the others, are taken back.
 
     Args:
-        data: episodes; without inputs nothing can be said, and no column is external.
+        data: episodes; without inputs, or with few transitions, nothing can be said, and no column is external.
         max_contexts: largest number of contexts that are searched for.
 
     Returns:
@@ -47,7 +49,7 @@ def external_columns(data: Trajectories, max_contexts: int = 10) -> list[int]:
     """
     data = part_of(data, MOST_ROWS)
     rows = make_rows(data)
-    if not (rows.input_columns >= data.obs_dim).any():
+    if not (rows.input_columns >= data.obs_dim).any() or (earlier_rows(rows, _PAST)[-1] >= 0).sum() < _LEAST_ROWS:
         return []
     found = _unreached(rows, data.obs_dim)
     while found and len(found) < len(rows.target_columns):

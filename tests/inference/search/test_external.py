@@ -1,5 +1,7 @@
 """Columns that nothing recorded influences are found, and states that only contexts hide are not taken for such."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,15 @@ def test_in_one_context_weather_is_unreached_and_states_are_not(log, columns):
 def test_without_inputs_nothing_is_external():
     recording = record("market", 0)
     assert external_columns(Trajectories(recording.obs, recording.act)) == []
+
+
+@pytest.mark.parametrize("shape", [(3, 20), (400, 3)])
+def test_little_data_says_nothing(shape):
+    """A few steps, or many episodes that are shorter than the past that is looked at."""
+    rng = np.random.default_rng(0)
+    data = Trajectories(rng.normal(size=(shape[0], shape[1] + 1, 2)), rng.normal(size=(*shape, 1)))
+    with warnings.catch_warnings(action="error"):
+        assert external_columns(data) == []
 
 
 def test_columns_become_inputs_with_their_names():
