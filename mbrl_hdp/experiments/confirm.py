@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mbrl_hdp.errors import short
 from mbrl_hdp.experiments.studies.records import append_record, read_records, records_path
 from mbrl_hdp.experiments.studies.study import (
     BY_CODE,
@@ -103,7 +104,7 @@ def spread(group: Sequence[CellRecord], size: int) -> list[CellRecord]:
 
 
 def different_keys(before: Any, after: Any, prefix: str = "") -> list[str]:
-    """Return where two results differ; times, commits and versions do not count.
+    """Return where two results differ; times, commits, versions and what was not recorded before do not count.
 
     Example:
         >>> different_keys({"accuracy": 0.9, "cpu_s": 3.0}, {"accuracy": 0.8, "cpu_s": 5.0})
@@ -111,7 +112,7 @@ def different_keys(before: Any, after: Any, prefix: str = "") -> list[str]:
     """
     if isinstance(before, dict) and isinstance(after, dict):
         found = []
-        for key in (*before, *(key for key in after if key not in before)):
+        for key in before:
             if not (key.endswith("_s") or key in _WITHOUT_MEANING):
                 one, two = (_untimed(key, results.get(key)) for results in (before, after))
                 found += different_keys(one, two, f"{prefix}{key}.")
@@ -120,7 +121,7 @@ def different_keys(before: Any, after: Any, prefix: str = "") -> list[str]:
         pairs = enumerate(zip(before, after, strict=True))
         return [line for number, (one, two) in pairs for line in different_keys(one, two, f"{prefix}{number}.")]
     is_same = before == after or (before != before and after != after)  # noqa: PLR0124 - NaN
-    return [] if is_same else [f"{prefix.rstrip('.')}: {before} -> {after}"]
+    return [] if is_same else [f"{prefix.rstrip('.')}: {short(str(before))} -> {short(str(after))}"]
 
 
 def _untimed(key: str, value: Any) -> Any:

