@@ -48,6 +48,18 @@ def test_in_one_context_weather_is_unreached_and_states_are_not(log, columns):
     assert _unreached(make_rows(data), data.obs_dim) == columns
 
 
+def test_the_past_of_a_position_does_not_hide_its_speed():
+    """Where readings of the speed are noisy, the last changes of the position say more about the next one."""
+    rng = np.random.default_rng(0)
+    act, speed, place = rng.uniform(-1.0, 1.0, (20, 100, 1)), np.zeros(20), np.zeros(20)
+    obs = [np.column_stack([place, speed])]
+    for t in range(100):
+        place, speed = place + 0.1 * speed, 0.97 * speed + 0.1 * act[:, t, 0]
+        obs.append(np.column_stack([place, speed]))
+    noisy = np.stack(obs, 1) + rng.normal(size=(20, 101, 2)) * np.array([1e-6, 0.1])
+    assert _unreached(make_rows(Trajectories(noisy, act)), 2) == []
+
+
 def test_without_inputs_nothing_is_external():
     recording = record("market", 0)
     assert external_columns(Trajectories(recording.obs, recording.act)) == []
