@@ -38,7 +38,7 @@ from mbrl_hdp.inference.search.stages import heard_by
 from mbrl_hdp.inference.starts import NOISE_LEVELS, SeveralDynamics, informed
 from mbrl_hdp.inference.structure import search_structure
 from mbrl_hdp.inference.threads import one_thread
-from mbrl_hdp.inference.training import Job, length_entry, polish
+from mbrl_hdp.inference.training import Job, length_entry, polish, useful_polish
 from mbrl_hdp.seeding import sub_seed
 from mbrl_hdp.settings import check_settings
 from mbrl_hdp.workers import OpenWorkers, open_workers
@@ -177,10 +177,11 @@ def _polished(
     model: ContextModel, data: Trajectories, held_out: Trajectories, runs: Runs, bar: FitProgress
 ) -> dict[str, Any]:  # fmt: skip
     """Train the chosen run on, with all episodes; return what the fit's report says about it."""
-    config = runs.job.config
+    config, seed = runs.job.config, sub_seed(runs.seed, "polish")
     whole = Job(config, EpisodeTensors.of(data, device=runs.place), None, held_out)
+    most = useful_polish(model, runs.job, seed, bar.tries("how long to polish"), config.polish_steps)
     report = bar.start_run(POLISH, config.polish_steps)
-    length = polish(model, whole, sub_seed(runs.seed, "polish"), report, config.polish_steps)
+    length = polish(model, whole, seed, report, config.polish_steps, most)
     bar.end_run(model.num_contexts, length.num_steps, length.is_stopped)
     return length_entry(length)
 

@@ -103,7 +103,13 @@ class FitProgress:
 
     def searches(self, stage: str) -> None:
         """Show the stage of a search between two runs."""
-        line = f"search: {stage}"
+        self._shows(f"search: {stage}")
+
+    def tries(self, what: str) -> Callable[[int, float, int], None]:
+        """Return the function that a short training reports every step to, whose result only decides something."""
+        return lambda step, _loss, _num_open: self._shows(f"trial: {what}, step {step + 1}")
+
+    def _shows(self, line: str) -> None:
         self._bar.update(self._task, description=line)
         self._lines.says(line)
         self._tell(line)

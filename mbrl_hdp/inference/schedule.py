@@ -117,7 +117,12 @@ class FitConfig:
     stay: float = setting(0.8, "diagonal of the chain that training starts from", at_least=0.0, at_most=1.0)
     start_strength: float = setting(1000.0, "pseudo-counts a row behind that chain", above=0.0)
     num_restarts: int = setting(3, "runs by gradients of which the best on held-out data is taken", at_least=1)
-    polish_steps: int = setting(1000, "further steps of the chosen run, with its contexts settled", at_least=0)
+    polish_steps: int = setting(
+        1000,
+        "further steps of the chosen run, with its contexts settled; networks take fewer where more make held-out "
+        "episodes less likely (docs/recipes.md)",
+        at_least=0,
+    )
     holdout: float = setting(
         0.1, "share of the episodes kept aside for choosing among the runs", at_least=0.0, below=1.0
     )

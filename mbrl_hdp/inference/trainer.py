@@ -76,7 +76,11 @@ class Trainer:
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
 
     def run(
-        self, report: Report | None = None, from_scratch: bool = True, held_out: EpisodeTensors | None = None
+        self,
+        report: Report | None = None,
+        from_scratch: bool = True,
+        held_out: EpisodeTensors | None = None,
+        most_steps: int | None = None,
     ) -> RunLength:
         """Take all steps, or fewer where the settings have patience; `report(step, loss, num_kept)` after each.
 
@@ -85,6 +89,7 @@ class Trainer:
             from_scratch: start the chain where the recipe does, the heads together where the schedule says so; False
                 goes on from where prior and heads are.
             held_out: other episodes for early stopping to look at; the bound on the run's own by default.
+            most_steps: end after so many steps, with the learning rates of the whole run.
 
         Raises:
             DivergenceError: in the step in which the loss or a gradient is not finite.
@@ -94,7 +99,8 @@ class Trainer:
         watch = self._early_stop(held_out) if self.config.patience else None
         num_pooled = math.floor(self.schedule.pool_until * self.num_steps) if from_scratch else 0
         num_steps, is_over = 0, False
-        while num_steps < self.num_steps and not is_over:
+        last = self.num_steps if most_steps is None else min(most_steps, self.num_steps)
+        while num_steps < last and not is_over:
             try:
                 loss = self._pool_step() if num_steps < num_pooled else self._step(num_steps / self.num_steps)
             except DivergenceError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,11 @@ from mbrl_hdp.seeding import torch_generator
 _SHARPEN = 4
 # Rounds of closed-form training from random heads in which the likelihood is tempered.
 _TEMPERED = 15
+# Steps of the trial that decides how long a polish may be, steps between two looks at other episodes, and by how many
+# nats a transition these must have become less likely.
+TRIAL_STEPS = 300
+_LOOK_EVERY = 50
+_LEAST_FALL = 0.05
 
 
 @dataclass(frozen=True)
@@ -91,27 +97,57 @@ def _begin(trainer: Trainer, start: Start) -> torch.Tensor:
     return start.contexts.slots(size, device)
 
 
-def polish(model: ContextModel, job: Job, seed: int, report: Report, num_steps: int) -> RunLength:
+def polish(
+    model: ContextModel, job: Job, seed: int, report: Report, num_steps: int, most_steps: int | None = None
+) -> RunLength:
     """Train a model with its contexts settled: no slot comes or goes, noise floors fall.
 
-    Only the kept heads run, so this is cheap.
+    Only the kept heads run, so this is cheap. It ends after `most_steps` of its `num_steps` where these are given.
     """
-    model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
-    model.dynamics.sharpen()
-    kind = CoordinateTrainer if _is_closed_form(model, job.config) else Trainer
     with seeded(seed, job.data.device):
-        generator = torch_generator(seed, "minibatch")
-        parts = model.prior, model.dynamics, model.distillation
-        trainer = kind(*parts, job.data, job.config, POLISH, generator, num_steps)
-        trainer.keep = model.is_active.clone()
+        trainer = _polisher(model, job, seed, num_steps)
         if isinstance(trainer, CoordinateTrainer) and num_steps > 0:
             length = trainer.run_from(None, report, is_masking=False)
         else:
-            length = trainer.run(report, from_scratch=False)
+            length = trainer.run(report, from_scratch=False, most_steps=most_steps)
         trainer.settle_chain()
     model.is_settled = job.config.num_contexts is not None
     model.extract()
     return length
+
+
+def useful_polish(model: ContextModel, job: Job, seed: int, report: Report, num_steps: int) -> int:
+    """Return how many steps of a polish make other episodes more likely; the model stays as it is.
+
+    A copy is trained for some steps on the training episodes alone. If those kept aside are then less likely than they
+    were at their best, the heads learn their data by heart, and only the steps up to that best are useful.
+    Otherwise all are, as where nothing is kept aside or heads have a closed form.
+    """
+    aside = job.aside
+    if aside is None or num_steps <= TRIAL_STEPS or _is_closed_form(model, job.config):
+        return num_steps
+    with seeded(seed, job.data.device):
+        trainer = _polisher(copy.deepcopy(model), job, seed, num_steps)
+        found = [trainer.log_likelihood(aside)]
+
+        def look(step: int, loss: float, num_kept: int) -> None:
+            report(step, loss, num_kept)
+            if (step + 1) % _LOOK_EVERY == 0:
+                found.append(trainer.log_likelihood(aside))
+
+        trainer.run(look, from_scratch=False, most_steps=TRIAL_STEPS)
+    best = max(range(len(found)), key=found.__getitem__)
+    return num_steps if found[-1] >= found[best] - _LEAST_FALL else best * _LOOK_EVERY
+
+
+def _polisher(model: ContextModel, job: Job, seed: int, num_steps: int) -> Trainer:
+    model.is_active = model.is_active & torch.as_tensor(model.kept, device=model.device)
+    model.dynamics.sharpen()
+    kind = CoordinateTrainer if _is_closed_form(model, job.config) else Trainer
+    parts = model.prior, model.dynamics, model.distillation
+    trainer = kind(*parts, job.data, job.config, POLISH, torch_generator(seed, "minibatch"), num_steps)
+    trainer.keep = model.is_active.clone()
+    return trainer
 
 
 def length_entry(length: RunLength) -> dict[str, Any]:

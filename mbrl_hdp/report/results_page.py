@@ -18,6 +18,10 @@ from mbrl_hdp.experiments.overview import QUESTIONS
 from mbrl_hdp.experiments.studies.study import MARK
 
 _WRITTEN = "Written by `mbrl-hdp reproduce"
+_FINISHED = " cells are finished"
+_GATES = "| required | found | gate |"
+# Of a longer list of requirements those that are met are folded away.
+_MANY_GATES = 6
 _PNG = b"\x89PNG\r\n"
 _MOST_FIGURE_BYTES = 2 << 20
 _EXPONENT = re.compile(r"(\d)e-(\d)")
@@ -30,16 +34,18 @@ class StudySection:
     Attributes:
         name: name of the study.
         title: heading of its page.
-        question: what it asks.
-        cells: how many cells are finished, marked if some are stale; empty for a study without cells.
-        state: the same at length: what is stale and why.
+        question: what it asks, as HTML.
+        cells: finished of planned cells, marked if some are stale; empty for a study without cells.
+        gates: how many requirements are met, missed and open; empty for a study without any.
+        state: the cells at length: what is stale and why.
         body: the rest, as HTML.
     """
 
     name: str
     title: str
-    question: str
+    question: Markup
     cells: str
+    gates: str
     state: str
     body: Markup
 
@@ -65,12 +71,38 @@ def study_sections(folder: Path) -> list[StudySection]:
 def _section(path: Path, known: set[str]) -> StudySection:
     heading, _, rest = read_words(path).partition("\n")
     blocks = [block for block in rest.strip().split("\n\n") if not block.startswith(_WRITTEN)]
-    has_state = bool(blocks) and "cells are finished" in blocks[0]
+    has_state = bool(blocks) and _FINISHED in blocks[0]
     state = blocks.pop(0) if has_state else ""
     words = str(Markup(to_html(state, path.parent, known)).striptags())
-    cells = words.partition(".")[0] + (f" {MARK}" if "Stale:" in words else "")
-    body = Markup(to_html("\n\n".join(blocks), path.parent, known))
-    return StudySection(path.stem, heading.lstrip("# "), QUESTIONS[path.stem], cells, words, body)
+    cells = words.partition(_FINISHED)[0] + (f" {MARK}" if "Stale:" in words else "")
+    gates = blocks.pop(0) if blocks and blocks[0].startswith(_GATES) else ""
+    counts = _gate_counts(gates)
+    body = _folded(gates, counts, path.parent, known) + to_html("\n\n".join(blocks), path.parent, known)
+    question = Markup(MarkdownIt("commonmark", {"html": False}).renderInline(QUESTIONS[path.stem]))
+    shown = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return StudySection(path.stem, heading.lstrip("# "), question, cells, shown, words, Markup(body))
+
+
+def _gate_counts(gates: str) -> dict[str, int]:
+    rows = gates.splitlines()[2:]
+    return {word: sum(_outcome(row) == word for row in rows) for word in ("met", "missed", "open")}
+
+
+def _outcome(row: str) -> str:
+    """Return whether a requirement is met, missed or open: the first word of the last cell of its row."""
+    return row.rstrip("| ").rpartition("| ")[2].partition(" ")[0].strip("*")
+
+
+def _folded(gates: str, counts: dict[str, int], folder: Path, known: set[str]) -> str:
+    """Return the table of requirements; of a long one those that are met are folded away."""
+    head, rows = gates.splitlines()[:2], gates.splitlines()[2:]
+    if len(rows) <= _MANY_GATES:
+        return to_html(gates, folder, known)
+    met = [row for row in rows if _outcome(row) == "met"]
+    others = [row for row in rows if _outcome(row) != "met"]
+    shown = to_html("\n".join([*head, *others]), folder, known) if others else ""
+    hidden = to_html("\n".join([*head, *met]), folder, known)
+    return f"{shown}<details><summary>{counts['met']} of {len(rows)} requirements are met</summary>{hidden}</details>"
 
 
 def to_html(text: str, folder: Path, known: set[str]) -> str:

@@ -121,7 +121,21 @@ class SparseDynamics(SteppedDynamics):
             DataError: on rows of the wrong width.
         """
         features, targets = self.features(obs, act), self._targets(obs, next_obs)
-        varies = self.target_scaler.scale > 0
+        density = self._log_density(features, targets, slots, self.target_scaler.scale > 0)
+        return (density - self.target_scaler.log_volume()).to(obs.dtype)
+
+    def log_prob_seen(
+        self, obs: Obs, act: Act, next_obs: Obs, slots: Slots | None = None
+    ) -> Float[Tensor, "batch n"] | None:
+        """Return the density of the targets that are not NaN: independent ones integrate to 1, so they drop out."""
+        features, targets = self.features(obs, act), self._targets(obs, next_obs)
+        used = torch.arange(self.max_contexts, device=self.weight.device) if slots is None else slots
+        counts = targets.isfinite() & (self.target_scaler.scale > 0)
+        volume = torch.where(counts, self.target_scaler.scale, 1.0).log().sum(-1, keepdim=True)
+        return (self._log_density(features, targets.nan_to_num(), used, counts) - volume).to(obs.dtype)
+
+    def _log_density(self, features: Tensor, targets: Tensor, slots: Slots, counts: Tensor) -> Tensor:
+        """Return the log density of the scaled targets that are marked."""
         variance, halves, columns = self.noise_variance(), self.half_degrees(), []
         for slot in slots.tolist():
             half = halves[slot]
@@ -129,8 +143,8 @@ class SparseDynamics(SteppedDynamics):
             error = (targets - features @ self.weight[slot]).square() / scale
             peak = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (2.0 * torch.pi * half).log()
             each = peak - 0.5 * scale.log() - (half + 0.5) * torch.log1p(error / (2.0 * half))
-            columns.append(torch.where(varies, each, 0.0).sum(-1))
-        return (torch.stack(columns, -1) - self.target_scaler.log_volume()).to(obs.dtype)
+            columns.append(torch.where(counts, each, 0.0).sum(-1))
+        return torch.stack(columns, -1)
 
     def density_table(self, slots: Slots) -> DensityTable | None:
         """Return the density as arrays."""

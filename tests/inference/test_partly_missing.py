@@ -38,6 +38,31 @@ def test_the_missing_sensor_is_integrated_out(dynamics):
     torch.testing.assert_close(some, found[[2, 0]])
 
 
+@pytest.mark.parametrize("noise", ["normal", "student"])
+def test_sparse_heads_integrate_it_out_as_well(noise):
+    registry, rng = load_registry(), np.random.default_rng(0)
+    config = registry.get("dynamics", "sparse").spec.config(noise=noise)
+    model = registry.build_dynamics("sparse", TaskSpec(max_contexts=2, obs_dim=2, act_dim=1, seed=0), config)
+    obs, act = (torch.as_tensor(rng.normal(size=(60, width)), dtype=torch.float32) for width in (2, 1))
+    change = torch.cat([0.5 * act, -7.0 * act], -1) + torch.as_tensor(rng.normal(size=(60, 2)) * [0.1, 2.0]).float()
+    rows = obs, act, obs + change
+    model.set_normaliser(*rows)
+    model.fit_heads(*rows, torch.as_tensor(rng.dirichlet([1.0, 1.0], 60)))
+    grid = torch.linspace(-300.0, 300.0, 60001)
+    many = torch.stack([torch.full_like(grid, 0.4), grid], -1)
+    start, push, seen = torch.tensor([[0.3, 1.0]]), torch.tensor([[0.5]]), torch.tensor([[0.4, torch.nan]])
+    with torch.no_grad():
+        joint = model.log_prob(start.expand(len(grid), -1), push.expand(len(grid), -1), many)
+        wanted = joint.double().logsumexp(0) + np.log(0.01)
+        found = model.log_prob_seen(start, push, seen)[0]
+        some = model.log_prob_seen(start, push, seen, torch.tensor([1]))[0]
+        whole = model.log_prob_seen(*(each[:5] for each in rows))
+    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=2e-3 if noise == "normal" else 2e-2)
+    assert abs(float(found[0] - found[1])) > 0.01
+    torch.testing.assert_close(some, found[[1]])
+    torch.testing.assert_close(whole, model.log_prob(*(each[:5] for each in rows)).detach())
+
+
 def test_a_hole_costs_one_change_not_two_transitions(dynamics):
     rng = np.random.default_rng(1)
     obs = rng.normal(size=(2, 9, 2)) * [1.0, 30.0]

@@ -40,7 +40,8 @@ def test_sections_are_the_pages_of_studies_in_their_order(tmp_path):
     table2, result_c = study_sections(tmp_path)
     assert (table2.title, result_c.title) == ("Table 2: returns", "Result C")
     assert table2.state == "2 of 3 cells are finished. Stale: one."
-    assert table2.cells == "2 of 3 cells are finished †"
+    assert table2.cells == "2 of 3 †"
+    assert table2.gates == result_c.gates == ""
     assert result_c.state == result_c.cells == ""
 
 
@@ -72,3 +73,31 @@ def test_the_command_writes_one_page(tmp_path, capsys):
     assert '<section id="study-table2">' in text
     assert "Results of 2 studies" in text
     assert "<link" not in text.replace('<link rel="icon" href="data:,">', "")
+
+
+def with_gates(folder, outcomes):
+    rows = "\n".join(f"| number {place} | {place} | {outcome} |" for place, outcome in enumerate(outcomes))
+    gates = f"| required | found | gate |\n| --- | --- | --- |\n{rows}"
+    heading = "# Table 1\n\nWritten by `mbrl-hdp reproduce table1`; do not edit."
+    (folder / "table1.md").write_text(f"{heading}\n\n3 of 3 cells are finished.\n\n{gates}\n\nWords.\n")
+    return study_sections(folder)[0]
+
+
+def test_requirements_are_counted_and_a_long_list_is_folded(tmp_path):
+    few = with_gates(tmp_path, ["met", "**missed** †", "open (cells missing) †"])
+    assert few.gates == "1 met, 1 missed, 1 open"
+    assert "<details>" not in few.body
+    many = with_gates(tmp_path, ["met †", "**missed**", *["met"] * 5])
+    assert many.gates == "6 met, 1 missed"
+    shown, _, hidden = many.body.partition("<details><summary>6 of 7 requirements are met</summary>")
+    assert "number 1<" in shown
+    assert "number 0<" not in shown
+    assert "number 1<" not in hidden.partition("</details>")[0]
+    assert "number 0<" in hidden
+    assert "number 6<" in hidden
+    assert "Words." in hidden
+
+
+def test_questions_have_their_code(tmp_path):
+    (tmp_path / "logs.md").write_text("# Logs\n\nWritten by `mbrl-hdp reproduce logs`; do not edit.\n\nWords.\n")
+    assert "<code>fit</code>" in study_sections(tmp_path)[0].question
