@@ -35,7 +35,7 @@ demo: $(STAMP) ## learns cart-pole's hidden failures from logs, then to swing up
 	@$(BIN)/python examples/demo.py $(DEMO)
 
 test: $(STAMP) ## the whole test suite
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
 
 lint: $(STAMP) ## ruff: lint and format
 	@$(BIN)/ruff check .

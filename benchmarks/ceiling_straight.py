@@ -30,7 +30,7 @@ class Straight:
 
     def __call__(self, task: Task, num: int, seed: int) -> Agent:  # noqa: ARG002 - nothing is drawn
         """Make an agent for `num` episodes."""
-        ego = task.planning_state(task.physics.start(1, np.random.default_rng(0)))[0]
+        ego = task.physics.start(1, np.random.default_rng(0)).ego[0]
         config = IntersectionConfig()
         accelerations = plan_accelerations(config, ego[1] - config.goal_y, ego[3], self.num_programmes)
 

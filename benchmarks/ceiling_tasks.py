@@ -20,6 +20,7 @@ from mbrl_hdp.envs.intersection_physics import IntersectionPhysics, Intersection
 from mbrl_hdp.envs.intersection_vehicle import IntersectionConfig, advance, observation
 from mbrl_hdp.envs.switching import chain_generator
 from mbrl_hdp.envs.walk import ChainWalk
+from mbrl_hdp.experiments.studies.task_variants import COLLISION_COST
 
 
 class PlanningModel(Protocol):
@@ -129,10 +130,17 @@ def _intersection() -> Task:
     return Task("intersection", physics, EgoModel(physics.config), _ego, is_actuated=(False, True))
 
 
+def _costly() -> Task:
+    """The intersection where collisions cost: plans need the social car."""
+    physics = IntersectionPhysics(IntersectionConfig(collision_cost=COLLISION_COST))
+    return Task("collision_cost", physics, physics, is_actuated=(False, True))
+
+
 TASKS: Mapping[str, Callable[[], Task]] = {
     "cartpole": _cartpole,
     "drone": _drone,
     "intersection": _intersection,
+    "collision_cost": _costly,
 }
 
 

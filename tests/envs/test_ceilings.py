@@ -30,7 +30,7 @@ from benchmarks.ceiling_variants import VariantCell, variant_cells, variant_task
 from mbrl_hdp.envs.chains import MarkovChain
 from mbrl_hdp.envs.intersection_vehicle import IntersectionConfig
 from mbrl_hdp.errors import DataError
-from mbrl_hdp.experiments.studies.task_variants import VARIANTS, TaskVariant
+from mbrl_hdp.experiments.studies.task_variants import COSTLY, VARIANTS, TaskVariant
 
 TINY = CemConfig(horizon=8, population=48, num_elites=6, num_iterations=3, num_paths=4, noise_color=0.8)
 IDS = {
@@ -343,14 +343,34 @@ def test_episodes_of_variants_are_those_of_the_environment(name, variant):
     assert total == pytest.approx(outcome.returns[0], rel=1e-5)
 
 
+def test_collisions_cost_the_agents_of_that_task_as_they_do_in_the_environment():
+    plain, costly = TASKS["intersection"](), TASKS["collision_cost"]()
+    planned, acts = Planned(TINY, known_gains)(plain, 1, 0), []
+    steer = lambda view: acts.append(planned(view)) or acts[-1]  # noqa: E731
+    first = run_episodes(plain, draw_episodes(plain, [4]), steer, "known")
+    again = run_episodes(costly, draw_episodes(costly, [4]), lambda view: acts[view.step], "known")
+    assert first.info["crashed"].all()
+    num_steps = (first.returns[0] - again.returns[0]) / 10.0
+    assert num_steps >= 1.0
+    assert num_steps == pytest.approx(round(num_steps))
+    kwargs = {word.split("=")[0].removeprefix("+env.kwargs."): json.loads(word.split("=")[1])
+              for word in VARIANTS[COSTLY].overrides("intersection")}  # fmt: skip
+    env = gymnasium.make(IDS["intersection"], backend="vector", **kwargs)
+    env.reset(seed=4)
+    total = sum(float(env.step(np.clip(act[0], -1.0, 1.0))[1]) for act in acts)
+    assert total == pytest.approx(again.returns[0], rel=1e-5)
+
+
 def test_variants_command_computes_what_is_not_on_record(tmp_path, monkeypatch, capsys):
-    assert len(variant_cells()) == 2 * (len(VARIANTS) - 1)
+    assert len(variant_cells()) == 2 * (len(VARIANTS) - 2)  # the default and collision costs are tasks of their own
     cell = VariantCell("drone", "switch 0.5", "full thrust", Scripted((1.0,) * 4), 2)
     monkeypatch.setattr(ceiling_variants, "variant_cells", lambda: [cell])
     record = tmp_path / "ceilings.json"
     assert ceiling_variants.main(["--record", str(record)]) == 0
     written = json.loads(record.read_text())["cells"]
-    assert list(written) == ["drone/switch 0.2", "intersection/switch 0.2", "drone/switch 0.5"]
+    plain = ["drone/switch 0.2", "intersection/switch 0.2", "intersection/collision cost 10"]
+    assert list(written) == [*plain, "drone/switch 0.5"]
+    assert written["intersection/collision cost 10"]["task"] == "intersection"
     assert written["drone/switch 0.2"]["mean"] == pytest.approx(31.132, abs=1e-3)
     assert written["drone/switch 0.5"]["seeds"] == [100, 101]
     assert "returns_by_seed" not in written["drone/switch 0.5"]

@@ -3,9 +3,11 @@
 import pytest
 
 from mbrl_hdp.experiments.config import check_config, config_dir, load_config
-from mbrl_hdp.experiments.studies import load_study, train_cell
+from mbrl_hdp.experiments.loop import run_budget
+from mbrl_hdp.experiments.studies import load_study, table3, train_cell
 from mbrl_hdp.experiments.studies.study import CellRecord
 from mbrl_hdp.experiments.studies.table3 import episodes_to_share
+from mbrl_hdp.hooks import load_registry
 
 
 def record(agent, task, seed, returns, **more):
@@ -35,6 +37,16 @@ def test_the_page_has_gates_only_for_what_has_run():
     assert [(gate.found, gate.is_met) for gate in page.gates] == [("30.50, 3 seeds", True), ("1.50, 1 seeds", None)]
     assert "| C-CEM, ours | 30.50 ±" in page.body
     assert "tilt_mean 0.25" in page.body
+    assert "| 240 (220) |" in page.body
+
+
+def test_the_papers_number_of_episodes_is_that_of_its_presets():
+    for task in ("drone", "intersection"):
+        for agent, name in train_cell.AGENTS.items():
+            config = check_config(load_config([f"experiment=paper/{task}_{name}"]))
+            budget = run_budget(config, load_registry())
+            later = (budget.num_epochs - 1) * budget.episodes_per_epoch
+            assert budget.warm_episodes + later == table3.PAPER_EPISODES[agent]
 
 
 def test_episodes_to_a_share_of_the_final_return():

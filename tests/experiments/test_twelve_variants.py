@@ -5,7 +5,7 @@ import pytest
 from mbrl_hdp.experiments.fingerprint import reached_modules, roots_of
 from mbrl_hdp.experiments.studies import load_study, train_cell, twelve_variants
 from mbrl_hdp.experiments.studies.study import CellRecord, changed_keys
-from mbrl_hdp.experiments.studies.task_variants import DEFAULT, VARIANTS, variant_ceilings
+from mbrl_hdp.experiments.studies.task_variants import COSTLY, DEFAULT, VARIANTS, variant_ceilings, variants_of
 from mbrl_hdp.experiments.studies.train_cell import TASKS
 
 
@@ -13,7 +13,7 @@ def record(task, variant, share, seed=100, **more):
     level = share * variant_ceilings()[task, variant].mean
     summary = {
         "returns": [level - 1.0, level + 1.0], "num_contexts": len(VARIANTS[variant].actuation),
-        "context_accuracy": 0.99, "wall_time_s": 90.0, **more,
+        "context_accuracy": 0.99, "wall_time_s": 90.0, "scores": {"collision": 0.5}, **more,
     }  # fmt: skip
     settings = {"agent": "C-CEM", "task": task, "profile": "fast", "seed": seed}
     settings |= {} if variant == DEFAULT else {"variant": variant}
@@ -31,7 +31,7 @@ def test_default_cells_are_those_of_table3_and_the_rest_run_once():
     plain = [cell for cell in cells if "variant" not in cell]
     assert len(plain) == 6
     assert all(cell in table3 for cell in plain)
-    assert len(cells) == 2 * 8 + 6 + 2 * 2  # a seed each; the default's three; two more of two drone variants
+    assert len(cells) == 2 * 8 + 6 + 2 * 2 + 1  # a seed each; the default's three; two more of two drones; costs
     assert {cell["seed"] for cell in cells if cell.get("variant") == "switch 0.15"} == {100, 101, 102}
     assert {cell["seed"] for cell in twelve_variants.cells([7], False)} == {7}
 
@@ -45,6 +45,8 @@ def test_variants_change_what_their_name_says_and_the_budget(task):
     }
     cells = {cell.get("variant", DEFAULT): train_cell.resolve(cell)
              for cell in twelve_variants.cells([100], False) if cell["task"] == task}  # fmt: skip
+    if task == "intersection":
+        expected[COSTLY] = ["env.kwargs.collision_cost: null -> 10.0"]
     plain = cells.pop(DEFAULT)
     assert set(cells) == {*expected, "start noise"}
     for variant, found in cells.items():
@@ -66,9 +68,10 @@ def test_the_code_of_noisy_starts_identifies_their_cells_only():
 
 def test_every_variant_has_a_ceiling():
     ceilings = variant_ceilings()
-    assert set(ceilings) == {(task, variant) for task in TASKS for variant in VARIANTS}
+    assert set(ceilings) == {(task, variant) for task in TASKS for variant in variants_of(task)}
     assert ceilings["drone", DEFAULT].mean == pytest.approx(31.13, abs=0.005)  # docs/ceilings.md
     assert ceilings["intersection", DEFAULT].mean == pytest.approx(566.38, abs=0.005)
+    assert 550 < ceilings["intersection", COSTLY].mean < ceilings["intersection", DEFAULT].mean
     drone = [height for _, height in twelve_variants.ceiling_points("drone")]
     assert drone == sorted(drone, reverse=True)
 
@@ -97,6 +100,14 @@ def test_page_says_shares_and_the_switch_rate_of_the_papers_return():
     assert name == "C-CEM"
     assert dict(points) == pytest.approx(dict(shrunk))
     assert f"the paper's 32.3 at switch {ours:.3f}" in twelve_variants.headline(all_records(0.99))
+
+
+def test_page_says_how_often_cars_collide():
+    assert "Collisions on" not in twelve_variants.page([record("intersection", COSTLY, 0.99)]).body
+    shares = {DEFAULT: 0.96, COSTLY: 0.02}
+    records = [record("intersection", name, 0.99, scores={"collision": share}) for name, share in shares.items()]
+    assert "overlap in 0.96 of the episodes with the paper's reward" in twelve_variants.page(records).body
+    assert "and in 0.02 where a collision costs." in twelve_variants.page(records).body
 
 
 def test_gates():

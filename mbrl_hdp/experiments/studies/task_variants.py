@@ -17,6 +17,8 @@ CEILINGS = Path(__file__).with_name("variant_ceilings.json")
 _NOISY = {"drone": "NoisyTakeOff-v0", "intersection": "NoisyLeftTurn-v0"}
 # Drone: rad and rad/s. Intersection: m, m/s and tenths of a rad.
 START_NOISE = {"drone": 0.05, "intersection": 1.0}
+# Reward lost on every step on which the cars overlap; a step on the exit lane earns about 6.
+COLLISION_COST = 10.0
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,13 @@ class TaskVariant:
         switch: switch probability after the cool-off.
         actuation: one context per factor on the actuator.
         has_noise: whether episodes start at random (`START_NOISE`).
+        collision_cost: reward lost on every step on which the cars overlap; None on the drone, which meets nobody.
     """
 
     switch: float = 0.2
     actuation: tuple[float, ...] = (1.0, -1.0)
     has_noise: bool = False
+    collision_cost: float | None = None
 
     def start_noise(self, task: str) -> float:
         """Return the standard deviation of the start, see `mbrl_hdp.envs.noisy_starts`."""
@@ -47,16 +51,25 @@ class TaskVariant:
         if self.has_noise:
             words.append(f"env.id=mbrl_hdp.envs.noisy_starts:{_NOISY[task]}")
             words.append(f"+env.kwargs.start_noise={START_NOISE[task]}")
+        if self.collision_cost:
+            words.append(f"+env.kwargs.collision_cost={self.collision_cost}")
         return words
 
 
+COSTLY = f"collision cost {COLLISION_COST:g}"
 SWITCHES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 VARIANTS: Mapping[str, TaskVariant] = {
     **{f"switch {switch:g}": TaskVariant(switch) for switch in SWITCHES},
     "start noise": TaskVariant(has_noise=True),
     "actuation 1, 0.3": TaskVariant(actuation=(1.0, 0.3)),
     "actuation 1, -1, 0.3": TaskVariant(actuation=(1.0, -1.0, 0.3)),
+    COSTLY: TaskVariant(collision_cost=COLLISION_COST),
 }
+
+
+def variants_of(task: str) -> list[str]:
+    """Return the names of the variants of a task, the default among them."""
+    return [name for name, variant in VARIANTS.items() if task == "intersection" or not variant.collision_cost]
 
 
 @dataclass(frozen=True)

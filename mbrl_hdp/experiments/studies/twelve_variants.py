@@ -10,12 +10,15 @@ from mbrl_hdp.experiments.studies.drawings import CurvePanel, Drawing
 from mbrl_hdp.experiments.studies.returns_table import LEGEND, SEEDS, return_cell, returns_of
 from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table
 from mbrl_hdp.experiments.studies.task_variants import (
+    COLLISION_COST,
+    COSTLY,
     DEFAULT,
     START_NOISE,
     SWITCHES,
     VARIANTS,
     VariantCeiling,
     variant_ceilings,
+    variants_of,
 )
 from mbrl_hdp.experiments.studies.train_cell import SMOKE_OVERRIDES, TASKS, resolve, run
 
@@ -39,7 +42,7 @@ def cells(seeds: Sequence[int] | None, is_quick: bool) -> list[Settings]:
     return [
         _settings(task, name) | {"seed": seed}
         for task in TASKS
-        for name in VARIANTS
+        for name in variants_of(task)
         for seed in seeds or _own(task, name)
     ]
 
@@ -69,6 +72,7 @@ def page(records: list[CellRecord]) -> Page:
         "intersection a car that never steers has 0.88 of the default's ceiling. Start noise: on the drone "
         f"{START_NOISE['drone']:g} rad and rad/s on attitude and angular velocity, on the intersection "
         f"{START_NOISE['intersection']:g} m and m/s on the ego's position and speed, a tenth in rad on its heading. "
+        f"Collision cost: {COLLISION_COST:g} are taken from the reward on every step on which the cars overlap. "
         "Switch probability: of leaving a context, with three contexts to each other one alike. Contexts and accuracy "
         "of every seed; accuracy is the share of the steps after which the filter names the context that acted.",
         table(
@@ -76,13 +80,14 @@ def page(records: list[CellRecord]) -> Page:
             [_row(task, name, group) for (task, name), group in groups_of(records).items()],
         ),
         switch_words(records),
+        collision_words(records),
     ]
     return Page("\n\n".join(filter(None, body)), _gates(records), _drawings(records))
 
 
 def groups_of(records: list[CellRecord]) -> dict[tuple[str, str], list[CellRecord]]:
     """Return the cells of every task and variant that has run, in the order of the page."""
-    found: dict[tuple[str, str], list[CellRecord]] = {(task, name): [] for task in TASKS for name in VARIANTS}
+    found: dict[tuple[str, str], list[CellRecord]] = {(task, name): [] for task in TASKS for name in variants_of(task)}
     for record in records:
         found[record.settings["task"], record.settings.get("variant", DEFAULT)].append(record)
     return {key: group for key, group in found.items() if group}
@@ -155,6 +160,20 @@ def switch_words(records: list[CellRecord]) -> str:
     )
 
 
+def collision_words(records: list[CellRecord]) -> str:
+    """Say how often the cars collide with and without a cost; empty before both have run."""
+    groups, shares = groups_of(records), []
+    for name in (DEFAULT, COSTLY):
+        group = groups.get(("intersection", name), [])
+        shares += [mean(record.results["summary"]["scores"]["collision"] for record in group)] if group else []
+    if len(shares) < 2:
+        return ""
+    return (
+        f"Collisions on the intersection: the cars overlap in {shares[0]:.2f} of the episodes with the paper's reward, "
+        f"which does not see the other car, and in {shares[1]:.2f} where a collision costs."
+    )
+
+
 def _rate_words(rate: float | None, points: Points) -> str:
     return f"no probability between {points[0][0]:g} and {points[-1][0]:g}" if rate is None else f"{rate:.3f}"
 
@@ -179,8 +198,9 @@ def _gates(records: list[CellRecord]) -> list[Gate]:
             shares = {name: share_of(task, name, group) for name, group in own.items()}
             worst = min(shares, key=lambda name: shares[name])
             wrong = [name for name, group in own.items() if not _has_right_number(name, group)]
-            is_whole = all(len(own.get(name, ())) >= len(_own(task, name)) for name in VARIANTS)
-            count = f"{len(own)} of {len(VARIANTS)} variants"
+            names = variants_of(task)
+            is_whole = all(len(own.get(name, ())) >= len(_own(task, name)) for name in names)
+            count = f"{len(own)} of {len(names)} variants"
             gates += [
                 Gate(
                     f"{task}: at least {least:g} of the ceiling in every variant",
