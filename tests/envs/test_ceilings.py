@@ -138,7 +138,7 @@ def test_gains_by_hand():
     np.testing.assert_array_equal(known_gains(guess, actuation), np.ones((1, 1, 4)))
 
 
-@pytest.mark.parametrize("name", list(TASKS))
+@pytest.mark.parametrize("name", list(IDS))
 def test_episodes_are_those_of_the_environment(name):
     task = TASKS[name]()
     episodes = draw_episodes(task, [4, 11])
