@@ -6,6 +6,7 @@ every finished check is kept in docs/results/baseline_checks.json and shown on t
 - gpmm: 90 % of its planner's return on the true dynamics within 15 episodes of one context; labels of two contexts that
   hold for whole episodes at least .9 right.
 - rnn_ppo, rnn_ppo_plain: return of at least 80 with one context, after 300,000 steps.
+- pets: the last episodes on mbrl-lib's own cart-pole are as good as those of mbrl-lib's own script (its interval).
 - dnnmm, anpmm: one-step error on one context at most twice that of a single network.
 """
 
@@ -26,13 +27,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import pets_script
 from mbrl_hdp.control.agent import Epoch
 from mbrl_hdp.data.collect import collect
 from mbrl_hdp.data.trajectories import Trajectories
 from mbrl_hdp.envs.cartpole import CartPolePhysics
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.loop import Run, start_run, train
-from mbrl_hdp.experiments.summary import git_commit
+from mbrl_hdp.experiments.summary import bootstrap_interval, git_commit
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.report.tables import print_table
 from mbrl_hdp.runtime import configure
@@ -40,6 +42,7 @@ from mbrl_hdp.runtime import configure
 ROOT = Path("outputs") / "baseline_checks"
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 ONE = ["env=cartpole_hard", "env.kwargs.actuation=[1.0]"]
+_PETS_SEEDS, _PETS_LAST = 3, 4
 HELD = ["env=cartpole_hard", "env.kwargs.switch=0.0"]
 Check = Callable[[], list[list[str]]]
 
@@ -121,6 +124,21 @@ def _check_ppo(agent: str) -> Check:
     return check
 
 
+def check_pets() -> list[list[str]]:
+    """Compare the last episodes of three short runs with those of mbrl-lib's script."""
+    script, ours = [], []
+    for seed in range(_PETS_SEEDS):
+        script.append(np.array(pets_script.script_returns(seed)[-_PETS_LAST:]))
+        folder = _run(f"pets_plain_{seed}", [*pets_script.words(), f"seed={seed}"])
+        with (folder / "metrics.csv").open() as file:
+            ours.append([float(row["train_return"]) for row in csv.DictReader(file)][-_PETS_LAST:])
+    low, high = bootstrap_interval(script)
+    found = float(np.mean(ours))
+    name = f"pets, mbrl-lib's cart-pole, last {_PETS_LAST} of {pets_script.TRIALS} episodes, {_PETS_SEEDS} seeds"
+    return [_row(name, found, f">= {low:.4g} (mbrl-lib's script: {np.mean(script):.4g} [{low:.4g}, {high:.4g}])",
+                 found >= low)]  # fmt: skip
+
+
 def _check_chunks(agent: str) -> Check:
     """Compare the largest component's one-step error with that of one network that is trained on the same episodes."""
 
@@ -181,6 +199,7 @@ CHECKS: dict[str, Check] = {
     "gpmm": check_gpmm,
     "rnn_ppo_plain": _check_ppo("rnn_ppo_plain"),
     "rnn_ppo": _check_ppo("rnn_ppo"),
+    "pets": check_pets,
     "dnnmm": _check_chunks("dnnmm"),
     "anpmm": _check_chunks("anpmm"),
 }
