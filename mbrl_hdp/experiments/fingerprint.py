@@ -59,18 +59,22 @@ _WITHOUT_EFFECT = frozenset(
 CONTEXT_MODEL = (f"{PACKAGE}.inference", f"{PACKAGE}.belief", f"{PACKAGE}.distil")
 # Modules in there that every agent uses.
 _FOR_ALL = frozenset(f"{PACKAGE}.{name}" for name in ("inference.scoring", "inference.progress", "belief.codec"))
+# What chooses a planner's settings, unless these are fixed.
+TUNING = f"{PACKAGE}.control.tuning"
 
 
 def fingerprint_of(run_module: str, config: Mapping[str, Any]) -> str:
     """Return the fingerprint of the code that decides a cell.
 
-    For an agent that no context model is learned for, the code of context models does not count.
+    For an agent that no context model is learned for, the code of context models does not count; neither does the
+    code that tunes a planner where `planner.tune=never`.
 
     Args:
         run_module: module of the function that runs the cell.
         config: the cell's resolved configuration.
     """
-    unused = CONTEXT_MODEL if learns_no_model(config) else ()
+    unused: tuple[str, ...] = CONTEXT_MODEL if learns_no_model(config) else ()
+    unused += (TUNING,) if is_never_tuned(config) else ()
     return code_fingerprint(roots_of(run_module, config), unused, frozenset(_strings(config)))
 
 
@@ -90,6 +94,12 @@ def learns_no_model(config: Mapping[str, Any]) -> bool:
         return False
     found = [plugin.spec for plugin in installed_plugins().all() if plugin.spec.name == agent.get("name")]
     return any(isinstance(spec, AgentSpec) and not spec.needs_model for spec in found)
+
+
+def is_never_tuned(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration has a planner whose settings are fixed."""
+    planner = config.get("planner")
+    return isinstance(planner, Mapping) and planner.get("tune") == "never"
 
 
 def roots_of(run_module: str, config: Mapping[str, Any]) -> frozenset[str]:

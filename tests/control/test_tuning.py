@@ -42,6 +42,46 @@ def test_the_best_of_the_grid_wins_and_what_the_user_set_stays(affine_model, mon
     assert (chosen.horizon, chosen.context_mode, chosen.noise_color) == (6, "held", 0.9)
 
 
+def test_of_equally_good_candidates_the_cheapest_wins(affine_model, monkeypatch):
+    def noisy(edge):
+        """A horizon of 25 has `edge` more, but for what changes from episode to episode; one of 4 is far worse."""
+        return lambda config, task, number: (
+            (-1) ** number * config.horizon + edge * (config.horizon == 25) - 90.0 * (config.horizon == 4)
+        )
+
+    asked = CemConfig(context_mode="held", noise_color=0.5, initial_std=2.0, population_size=64)
+    for edge, wanted in ((0.0, 7), (0.5, 7), (30.0, 25)):
+        monkeypatch.setattr(tuning, "imagined_return", noisy(edge))
+        found = tune_planner(asked, imagined(affine_model()))
+        assert found.apply(asked).horizon == found.rows[0]["horizon"] == wanted
+
+
+def test_the_winner_of_the_first_grid_stays_until_the_end(affine_model, monkeypatch):
+    """Variations that are lucky in the first episodes do not push it out."""
+
+    def known(config, task, number):
+        is_base = (config.context_mode, config.initial_std, config.population_size) == ("paths", 1.0, 128)
+        return float(number >= 5) if is_base else 0.5 * (number < 5)
+
+    monkeypatch.setattr(tuning, "imagined_return", known)
+    monkeypatch.setattr(tuning, "FIRST_GRID", {"horizon": (4, 7)})
+    asked = CemConfig(tune_seconds=2.0)
+    found = tune_planner(asked, imagined(affine_model(), num_steps=4))
+    few = [row["episodes"] for row in found.rows]
+    assert min(few) <= 5 < max(few), few
+    assert set(found.chosen) <= {"horizon"}
+
+
+def test_one_episode_or_an_infinite_loss_is_no_tie(affine_model):
+    task = imagined(affine_model())
+    best, short = (tuning.PlannerTrial(CemConfig(horizon=horizon)) for horizon in (15, 4))
+    best.returns, short.returns = [1.0, 2.0], [1.1, 1.8]
+    assert tuning._cheapest([best, short], task, 2) is short
+    assert tuning._cheapest([best, short], task, 1) is best
+    short.returns = [1.1, -np.inf]
+    assert tuning._cheapest([best, short], task, 2) is best
+
+
 def test_no_more_episodes_than_the_time_allows(affine_model, monkeypatch):
     played = []
     monkeypatch.setattr(tuning, "imagined_return", lambda config, task, number: played.append((config, task)) or 0.0)

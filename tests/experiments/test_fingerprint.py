@@ -9,8 +9,10 @@ from mbrl_hdp.experiments.code_pieces import Piece, hash_of, named_pieces, piece
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.fingerprint import (
     CONTEXT_MODEL,
+    TUNING,
     code_fingerprint,
     fingerprint_of,
+    is_never_tuned,
     reached_modules,
     roots_of,
     source_of,
@@ -201,6 +203,17 @@ def test_an_agent_that_is_imported_late_counts(agent, module):
     assert f"mbrl_hdp_baselines.{module}" in reached_modules(roots)
 
 
+def run_code(config, folder):
+    """Train; return the code of every function that was called."""
+    ran = set()
+    sys.setprofile(lambda frame, event, _: ran.add(frame.f_code) if event == "call" else None)
+    try:
+        loop.train(config, load_registry(), folder, progress=False)
+    finally:
+        sys.setprofile(None)
+    return ran
+
+
 @pytest.mark.parametrize(("agent", "counts"), [("gpmm", False), ("fi_sac", False), ("c_sac", True)])
 def test_code_of_context_models_counts_where_one_is_learned(agent, counts, monkeypatch):
     config = {"agent": {"name": agent}}
@@ -214,17 +227,32 @@ def test_code_of_context_models_counts_where_one_is_learned(agent, counts, monke
     code_fingerprint.cache_clear()
 
 
+@pytest.mark.parametrize(("tune", "counts"), [("never", False), ("auto", True)])
+def test_code_that_tunes_planners_counts_where_one_is_tuned(tune, counts, monkeypatch):
+    config = {"agent": {"name": "c_cem"}, "planner": {"name": "cem", "tune": tune}}
+    before = fingerprint_of("mbrl_hdp.experiments.studies.train_cell", config)
+    known = fingerprint._pieces
+    monkeypatch.setattr(fingerprint, "_pieces", lambda name: [Piece("changed")] if name == TUNING else known(name))
+    code_fingerprint.cache_clear()
+    assert (fingerprint_of("mbrl_hdp.experiments.studies.train_cell", config) != before) == counts
+    code_fingerprint.cache_clear()
+
+
+def test_a_planner_that_is_never_tuned_runs_nothing_of_it(tmp_path):
+    words = ["env=cartpole_hard", "agent=c_cem", "profile=smoke", "fit.start=random", *SHORT]
+    config = check_config(load_config(words))
+    assert is_never_tuned(resolved_run(config))
+    ran = {code.co_filename for code in run_code(config, tmp_path)}
+    assert str(source_of("mbrl_hdp.control.planner")) in ran
+    assert str(source_of(TUNING)) not in ran
+
+
 @pytest.mark.parametrize("agent", ["fi_sac", "gpmm"])
 def test_all_that_an_agent_without_a_context_model_runs_counts(agent, tmp_path):
     config = check_config(load_config(["env=cartpole_hard", f"agent={agent}", "profile=smoke", *SHORT]))
     code = roots_of("mbrl_hdp.experiments.loop", resolved_run(config))
     counted = {str(source_of(name)) for name in reached_modules(code, CONTEXT_MODEL)}
-    ran = set()
-    sys.setprofile(lambda frame, event, _: ran.add(frame.f_code) if event == "call" else None)
-    try:
-        loop.train(config, load_registry(), tmp_path, progress=False)
-    finally:
-        sys.setprofile(None)
+    ran = run_code(config, tmp_path)
     folders = [str(source_of(name).parent) for name in CONTEXT_MODEL]
     inside = {code for code in ran if any(code.co_filename.startswith(folder) for folder in folders)}
     assert {f"{code.co_filename}: {code.co_name}" for code in inside if code.co_filename not in counted} == set()
