@@ -230,7 +230,7 @@ class _Canvas:
         figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
         self.canvas = FigureCanvasAgg(figure)
         rows = _rows(strips)
-        heights = [0.6, *(4.4 if name == _SCENE else 0.9 if name == _BELIEF else 0.5 for name in (_SCENE, *rows))]
+        heights = [0.75, *(4.4 if name == _SCENE else 0.9 if name == _BELIEF else 0.5 for name in (_SCENE, *rows))]
         header, *axes = figure.subplots(2 + len(rows), 1, height_ratios=heights, squeeze=False)[:, 0]
         scene.begin(axes[0], record)
         # A row of its own, as wide as the figure: a picture can be too narrow for the words above it.
