@@ -36,7 +36,8 @@ Learn to control by Algorithm 1.
   --no-report          write no report.html at the end
   --trust              with resume=RUN: let the run import the modules that its settings name
   --hydra-help         Hydra's own flags
-env=, experiment= and env/budgets= take the presets in conf/ (a wrong name lists them)."""
+env=, experiment= and env/budgets= take the presets in conf/ (a wrong name lists them). On the drone and the
+intersection agents have the settings of our reported runs (conf/env/presets/)."""
 
 _NO_REPORT = "--no-report"
 

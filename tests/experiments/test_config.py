@@ -170,6 +170,24 @@ def test_presets_compose(preset):
         assert config.prior.row_concentration == (paper if is_paper else 100.0)
 
 
+@pytest.mark.parametrize("agent", ["c_cem", "c_sac", "fi_sac", "ni_sac"])
+@pytest.mark.parametrize("task", ["drone", "intersection"])
+def test_task_and_agent_alone_have_the_settings_of_the_reported_run(task, agent):
+    reported = typed(f"experiment={task}_{agent}")
+    for env in (task, f"{task}_vector"):
+        found = typed(f"env={env}", f"agent={agent}")
+        assert (found.agent, found.planner, found.dynamics) == (reported.agent, reported.planner, reported.dynamics)
+        assert found.budget == typed().budget
+    assert typed(f"env={task}", f"agent={agent}", "planner.horizon=9").planner.horizon == 9
+
+
+def test_settings_for_a_task_neither_hide_the_users_nor_reach_the_papers():
+    assert typed("env=drone", "agent=c_sac", "agent.discount=0.7").agent.discount == 0.7
+    paper, plain = typed("experiment=paper/drone_fi_sac").agent, typed("agent=fi_sac").agent
+    assert (paper.standardise_obs, paper.magnify_obs) == (plain.standardise_obs, plain.magnify_obs) == (False, False)
+    assert typed("env=drone_vector", "agent=fi_sac", "~env/presets@_global_").agent == plain
+
+
 def test_every_preset_has_the_papers_beside_it():
     names = {str(path.with_suffix("")) for path in PRESETS}
     todays = ("_pets", "_pets_history", "_sac_stack", "_rnn_ppo_plain", "_mbpo")  # methods that the paper did not try
