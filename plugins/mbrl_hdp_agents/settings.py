@@ -22,6 +22,12 @@ class SacAgentConfig(SacConfig):
 
     temperature_lr: float = setting(3e-4, "learning rate of the temperature", above=0.0)
     target_update_interval: int = setting(1, "updates from one update of the targets to the next", at_least=1)
+    best_of_episodes: int | None = setting(
+        None,
+        "evaluations take the policy whose training episodes, so many in a row, had the best mean return; null: the "
+        "latest",
+        at_least=1,
+    )
 
 
 @dataclass
