@@ -65,7 +65,7 @@ def resolved_run(config: MainConfig) -> Settings:
     del found["env"]["budgets"]
     if found["duration"] == {"name": "geometric"}:
         del found["duration"]  # the identity of runs from before there were durations
-    for name, before in (("magnify_obs", False), ("averaged_updates", None), ("best_of_episodes", None)):
+    for name, before in (("magnify_obs", False), ("averaged_updates", None)):
         if found["agent"].get(name, "") is before:
             del found["agent"][name]  # likewise
     budget = run_budget(config, installed_plugins())
