@@ -89,7 +89,12 @@ class Verdict:
     @property
     def lacks_gain_only(self) -> bool:
         """Whether the division is into hidden contexts that stay, and only its gain speaks against it."""
-        return _is_hidden(self.beyond_gate, self.jump) and self.stay > _LEAST_STAY and not self.is_accepted
+        return (
+            _is_hidden(self.beyond_gate, self.jump)
+            and not _is_part(self.jump, self.region)
+            and self.stay > _LEAST_STAY
+            and not self.is_accepted
+        )
 
 
 @dataclass(frozen=True)
@@ -254,6 +259,7 @@ class _Search:
             gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
             and gain > _ERRORS * error
             and _is_context(beyond, jump, region)
+            and not _is_part(jump, region)
             and stay > _LEAST_STAY
         )
         return Verdict(context, gain, error, beyond, jump, region, stay, bool(is_accepted))
@@ -308,6 +314,15 @@ def _is_context(beyond_gate: float, jump: float | None, region: float) -> bool:
 
 def _is_hidden(beyond_gate: float, jump: float | None) -> bool:
     return beyond_gate > LEAST_BEYOND_GATE and (jump is None or jump > _SMOOTH)
+
+
+def _is_part(jump: float | None, region: float) -> bool:
+    """Return whether two halves may be parts of one context that depends on the place, as stripes do.
+
+    One half hardly ever follows the other, and the place decides where each of them ends: another context lies between
+    them. A gate by state and action is then never quite as good as the halves' own chain.
+    """
+    return jump is None and region > LEAST_REGION
 
 
 def _found(current: Candidate) -> str:

@@ -95,6 +95,7 @@ def test_a_first_division_whose_em_stopped_early_is_run_again():
     [
         ({}, True),
         ({"jump": None}, True),
+        ({"jump": None, "region": 0.6}, False),  # two stripes of one context
         ({"is_accepted": True}, False),
         ({"beyond_gate": 0.01, "region": 0.6}, False),  # a place, not a hidden context
         ({"jump": 0.3}, False),
@@ -104,3 +105,16 @@ def test_a_first_division_whose_em_stopped_early_is_run_again():
 def test_only_hidden_contexts_without_gain_are_looked_at_again(change, lacks):
     verdict = search.Verdict(0, -0.1, 0.02, beyond_gate=0.2, jump=0.9, region=0.0, stay=0.9, is_accepted=False)
     assert dataclasses.replace(verdict, **change).lacks_gain_only == lacks
+
+
+def test_halves_that_never_touch_and_end_by_place_are_parts_of_one_context(monkeypatch):
+    data, truth = data_of("linear_4d_2", num_episodes=20)
+    rows = make_rows(data)
+    features = linear_features(Library(rows))
+    current = one_context(rows, features, search.FLOOR)
+    child = settle(rows, features, np.eye(2)[truth.reshape(-1)], search.FLOOR)
+    trial = search._Search(rows, 12, search.FORBID)
+    monkeypatch.setattr(search, "jump_share", lambda *_: None)
+    for region, is_accepted in ((0.1, True), (0.6, False)):
+        monkeypatch.setattr(search, "region_share", lambda *_, share=region: share)
+        assert trial._judge(current, current, child, 0).is_accepted is is_accepted
