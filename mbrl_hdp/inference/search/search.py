@@ -49,6 +49,9 @@ LEAST_BEYOND_GATE = 0.02
 # switch speak for their half at least this much as all steps do, so the dynamics jump there.
 LEAST_REGION = 0.3
 LEAST_JUMP = 0.8
+# Of a third or further context that depends on the place the share is asked for to be this large: with the others known,
+# places are clear. Regions of heads that are too small had shares up to 0.44.
+CLEAR_REGION = 0.5
 # Where they speak for it less than this, a head is only too small: it hands over where another one is as good.
 _SMOOTH = 0.4
 # A gain within this many standard errors over episodes is chance.
@@ -258,7 +261,7 @@ class _Search:
         is_accepted = (
             gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
             and gain > _ERRORS * error
-            and _is_context(beyond, jump, region)
+            and _is_context(beyond, jump, region, LEAST_REGION if current.num_contexts == 1 else CLEAR_REGION)
             and not _is_part(jump, region)
             and stay > _LEAST_STAY
         )
@@ -297,7 +300,7 @@ class _Search:
         return float(rich.state.evidence.sum() - gated.sum()) / len(self.rows)
 
 
-def _is_context(beyond_gate: float, jump: float | None, region: float) -> bool:
+def _is_context(beyond_gate: float, jump: float | None, region: float, least_region: float = LEAST_REGION) -> bool:
     """Return whether two contexts are more than regions that one head is too small for.
 
     Hidden contexts gain over a head that chooses by state and action. Contexts that depend on the place do not, but
@@ -307,8 +310,9 @@ def _is_context(beyond_gate: float, jump: float | None, region: float) -> bool:
         beyond_gate: nats a row over one larger head that chooses between them by state and action.
         jump: how much steps beside a switch speak for their context, relative to all steps; None: too few switches.
         region: share of the entropy of leaving one of them that state and action explain.
+        least_region: what it must exceed where the place decides.
     """
-    is_placed = jump is not None and jump > LEAST_JUMP and region > LEAST_REGION
+    is_placed = jump is not None and jump > LEAST_JUMP and region > least_region
     return is_placed or _is_hidden(beyond_gate, jump)
 
 

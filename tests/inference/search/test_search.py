@@ -118,3 +118,18 @@ def test_halves_that_never_touch_and_end_by_place_are_parts_of_one_context(monke
     for region, is_accepted in ((0.1, True), (0.6, False)):
         monkeypatch.setattr(search, "region_share", lambda *_, share=region: share)
         assert trial._judge(current, current, child, 0).is_accepted is is_accepted
+
+
+def test_a_third_context_by_place_needs_a_clear_place(monkeypatch):
+    data, truth = data_of("linear_4d_2", num_episodes=20)
+    rows = make_rows(data)
+    features = linear_features(Library(rows))
+    one, two = one_context(rows, features, search.FLOOR), settle(rows, features, np.eye(2)[truth.reshape(-1)], 0.01)
+    trial = search._Search(rows, 12, search.FORBID)
+    monkeypatch.setattr(search, "gain_of", lambda *_: (1.0, 0.01))
+    monkeypatch.setattr(search, "jump_share", lambda *_: 0.9)
+    monkeypatch.setattr(search, "gated_evidence", lambda _rows, state, _pair: state.evidence + 1.0)
+    for region, is_first, is_third in ((0.2, False, False), (0.4, True, False), (0.6, True, True)):
+        monkeypatch.setattr(search, "region_share", lambda *_, share=region: share)
+        assert trial._judge(one, one, two, 0).is_accepted is is_first
+        assert trial._judge(two, two, two, 0).is_accepted is is_third
