@@ -49,8 +49,8 @@ LEAST_BEYOND_GATE = 0.02
 # switch speak for their half at least this much as all steps do, so the dynamics jump there.
 LEAST_REGION = 0.3
 LEAST_JUMP = 0.8
-# Of a third or further context that depends on the place the share is asked for to be this large: with the others known,
-# places are clear. Regions of heads that are too small had shares up to 0.44.
+# A third or further context that depends on the place needs this share: with the others known, places are clear.
+# Regions that heads are too small for had shares up to 0.44.
 CLEAR_REGION = 0.5
 # Where they speak for it less than this, a head is only too small: it hands over where another one is as good.
 _SMOOTH = 0.4
