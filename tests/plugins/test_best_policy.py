@@ -79,10 +79,21 @@ def test_episodes_without_rewards_are_refused():
 
 
 def test_it_is_forgotten_when_the_contexts_change():
-    agent = make_agent(1)
-    for value, contexts in ((1.0, []), (50.0, []), (60.0, [0, 2]), (2.0, [0, 2])):
+    agent = make_agent(2)
+    for value, contexts in ((50.0, []), (50.0, []), (60.0, [0, 2]), (2.0, [0, 2])):
         agent.best.see(played([value]), agent.sac, contexts)
-    assert agent.best.mean_return == pytest.approx(2.0)
+    assert agent.best.policy is None  # one episode since
+    agent.best.see(played([4.0]), agent.sac, [0, 2])
+    assert agent.best.mean_return == pytest.approx(3.0)
+
+
+def test_a_resumed_mean_goes_on_where_it_was():
+    agent, again = make_agent(2), make_agent(2)
+    for value in (0.0, 1.0, 2.0, 10.0):
+        agent.best.see(played([value]), agent.sac, [0, 2])
+    again.best.load_state_dict(unpack_state(pack_state(agent.best.state_dict())))
+    again.best.see(played([20.0]), again.sac, [0, 2])
+    assert again.best.mean_return == pytest.approx(15.0)  # of 10 and 20; nothing was forgotten
 
 
 def test_a_resumed_agent_and_an_exported_policy_act_the_same(tmp_path):
