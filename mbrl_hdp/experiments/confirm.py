@@ -2,13 +2,14 @@
 
 A change of code makes every cell stale that reaches the changed module, also where it cannot change a result: a new
 option, a rewritten loop. So a sample of the cells that are stale by code alone, or have no fingerprint, is run again.
-If every result is the same to the last digit, times aside, the other cells of that earlier code (of that commit, where
+If every result is the same to six digits, times aside, the other cells of that earlier code (of that commit, where
 there is no fingerprint) get the present one, with a note of the sample that they stand by. If one differs, they stay
-stale.
+stale. Six digits, since the last ones depend on the processor.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from mbrl_hdp.experiments.studies.study import (
 _WITHOUT_MEANING = frozenset({"git_commit", "versions", "schema_version"})
 # Rows of a learning curve end with seconds (`studies/train_cell.py`).
 _CURVE = "curve"
+# Numbers that differ by a smaller share are the same: processors differ in their last digits.
+_SAME_SHARE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,13 @@ def different_keys(before: Any, after: Any, prefix: str = "") -> list[str]:
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = enumerate(zip(before, after, strict=True))
         return [line for number, (one, two) in pairs for line in different_keys(one, two, f"{prefix}{number}.")]
-    is_same = before == after or (before != before and after != after)  # noqa: PLR0124 - NaN
-    return [] if is_same else [f"{prefix.rstrip('.')}: {short(str(before))} -> {short(str(after))}"]
+    return [] if _is_same(before, after) else [f"{prefix.rstrip('.')}: {short(str(before))} -> {short(str(after))}"]
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    if isinstance(before, float) and isinstance(after, float):
+        return math.isclose(before, after, rel_tol=_SAME_SHARE) or (math.isnan(before) and math.isnan(after))
+    return bool(before == after)
 
 
 def _untimed(key: str, value: Any) -> Any:

@@ -173,8 +173,16 @@ class TestDifferentKeys:
         assert different_keys({"a": 1}, {}) == ["a: 1 -> None"]
         assert different_keys([1], [1, 2]) == [": [1] -> [1, 2]"]
 
+    def test_last_digits_depend_on_the_processor(self):
+        assert different_keys({"a": 1.3479313051225}, {"a": 1.3479313051226}) == []
+        assert different_keys({"a": -2.000001}, {"a": -2.0}) == []
+        assert different_keys({"a": 0.91}, {"a": 0.910002}) != []
+        assert different_keys({"a": 10_000_000}, {"a": 10_000_001}) != []  # counts are exact
+        assert different_keys({"a": 1e-9}, {"a": 0.0}) != []
+
     def test_nan_equals_nan(self):
         assert different_keys({"a": float("nan")}, {"a": float("nan")}) == []
+        assert different_keys({"a": float("nan")}, {"a": 1.0}) != []
 
 
 def test_stale_pages_and_confirmations_are_counted_apart(calls, tmp_path):
