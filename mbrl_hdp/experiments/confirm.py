@@ -2,9 +2,10 @@
 
 A change of code makes every cell stale that reaches the changed module, also where it cannot change a result: a new
 option, a rewritten loop. So a sample of the cells that are stale by code alone, or have no fingerprint, is run again.
-If every result is the same to six digits, times aside, the other cells of that earlier code (of that commit, where
+If every result is the same but for rounding, times aside, the other cells of that earlier code (of that commit, where
 there is no fingerprint) get the present one, with a note of the sample that they stand by. If one differs, they stay
-stale. Six digits, since the last ones depend on the processor.
+stale. Processors differ in their last digits, and iterations that end at a tolerance magnify that; one label of 10,000
+that differs is a difference.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from mbrl_hdp.experiments.studies.study import (
 _WITHOUT_MEANING = frozenset({"git_commit", "versions", "schema_version"})
 # Rows of a learning curve end with seconds (`studies/train_cell.py`).
 _CURVE = "curve"
-# Numbers that differ by a smaller share are the same: processors differ in their last digits.
-_SAME_SHARE = 1e-6
+# Numbers that differ by a smaller share, or by less than this, are the same.
+_SAME_SHARE, _SAME_SIZE = 5e-5, 1e-5
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def different_keys(before: Any, after: Any, prefix: str = "") -> list[str]:
 
 def _is_same(before: Any, after: Any) -> bool:
     if isinstance(before, float) and isinstance(after, float):
-        return math.isclose(before, after, rel_tol=_SAME_SHARE) or (math.isnan(before) and math.isnan(after))
+        return math.isclose(before, after, rel_tol=_SAME_SHARE, abs_tol=_SAME_SIZE) or (math.isnan(before) and math.isnan(after))
     return bool(before == after)
 
 

@@ -262,7 +262,7 @@ def _confirmed_words(records: list[CellRecord]) -> str:
     notes = Counter(r.confirmation for r in records if r.confirmation is not None and r.state == CURRENT)
     lines = [
         f"{number} were run with earlier code only; {note.sample} of the {note.group} cells of it were run again "
-        f"at {note.commit}, with the same results to six digits"
+        f"at {note.commit}, with the same results but for rounding"
         for note, number in notes.items()
     ]
     return f" Confirmed by sample: {'; '.join(lines)}." if lines else ""
