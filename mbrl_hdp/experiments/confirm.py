@@ -129,7 +129,9 @@ def different_keys(before: Any, after: Any, prefix: str = "") -> list[str]:
 
 def _is_same(before: Any, after: Any) -> bool:
     if isinstance(before, float) and isinstance(after, float):
-        return math.isclose(before, after, rel_tol=_SAME_SHARE, abs_tol=_SAME_SIZE) or (math.isnan(before) and math.isnan(after))
+        return math.isclose(before, after, rel_tol=_SAME_SHARE, abs_tol=_SAME_SIZE) or (
+            math.isnan(before) and math.isnan(after)
+        )
     return bool(before == after)
 
 

@@ -41,15 +41,20 @@ class HeldOutScore:
         return float(self.log_likelihoods.mean())
 
 
-def choose(scores: list[HeldOutScore], tolerance: float = 0.05) -> int:
+def choose(scores: list[HeldOutScore], tolerance: float = 0.05, accepted: int = 1) -> int:
     """Choose among runs by their predictions, then their number of contexts, then their likelihood.
 
     Runs that predict worse than the best one by more than `tolerance`, and by more than chance, are rejected: the
     likelihood alone can prefer a wrong optimum in which the contexts flip at every step, and its predictions give it
     away. Among the others, those whose likelihood is within two standard errors of the best count as equally good, and
-    of these the simplest is taken.
+    of these the simplest is taken. Contexts that were `accepted` on more evidence do not count as complexity: the few
+    held-out episodes may hardly contain a rare one.
     """
-    return min(equally_good(scores, tolerance), key=lambda i: (scores[i].num_contexts, -scores[i].log_likelihood))
+
+    def order(i: int) -> tuple[int, float]:
+        return max(scores[i].num_contexts, accepted), -scores[i].log_likelihood
+
+    return min(equally_good(scores, tolerance), key=order)
 
 
 def equally_good(scores: list[HeldOutScore], tolerance: float = 0.05) -> list[int]:

@@ -332,4 +332,5 @@ def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, 
         "refused": runs.refused,
         "past_gain": arranged.past_gain,
         **({"far": structure.far} if structure.has_heavy_tails else {}),
+        **({"correlation": structure.correlation} if structure.has_correlated_noise else {}),
     }

@@ -22,7 +22,7 @@ from mbrl_hdp.inference.recipes import Recipe
 from mbrl_hdp.inference.residuals import explainable_share
 from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search.search import FORBID
-from mbrl_hdp.inference.starts import DIVIDED, STUDENT, Start, plan_starts
+from mbrl_hdp.inference.starts import DIVIDED, FULL, STUDENT, Start, plan_starts
 from mbrl_hdp.inference.trainer import RunLength
 from mbrl_hdp.inference.training import Job, length_entry, train_run
 from mbrl_hdp.runtime import configure
@@ -104,9 +104,9 @@ class Result:
         }
 
     def _noise(self) -> dict[str, str]:
-        """Return the kind of noise where the transition model was made for heavy tails."""
-        is_student = getattr(self.start.dynamics.config, "noise", None) == STUDENT
-        return {"noise": STUDENT} if is_student else {}
+        """Return the kind of noise where it is not the usual one."""
+        noise = getattr(self.start.dynamics.config, "noise", None)
+        return {"noise": noise} if noise in (STUDENT, FULL) else {}
 
 
 @dataclass
@@ -201,7 +201,7 @@ class Runs:
         if start.model is not None:
             model = copy.deepcopy(start.model).to(self.place)
         elif self.warm_start is None:
-            model = self.build(number, start.dynamics).to(self.place)
+            model = self.build(number, start.dynamics, start.distillation).to(self.place)
         else:
             model = _continued(self.warm_start, self.reset, self.build).to(self.place)
         seed = sub_seed(self.seed, "run", number)
@@ -236,7 +236,8 @@ class Runs:
                 f"fit.num_contexts={wanted}, but distillation left {self.results[0].model.num_contexts}: lower "
                 "distillation.train_threshold and distillation.test_threshold"
             )
-        return allowed[choose([self.results[i].score for i in allowed])]
+        accepted = [run.start.num_searched for run in self.results]
+        return allowed[choose([self.results[i].score for i in allowed], accepted=max(accepted, default=1))]
 
     @property
     def best_model(self) -> ContextModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ from mbrl_hdp.types import ContextChain
 
 # Name of the start from calm and rough times of one context.
 NOISE_LEVELS = "noise levels"
+# Name of the start from the contexts of the search with thresholds that keep the rarest.
+RARE = "search, rare contexts"
 # Name of the start from contexts of a model that were divided by its residuals.
 DIVIDED = "divided"
-# Noise with heavy tails, in the settings of a transition model and in reports.
-STUDENT = "student"
+# Noise with heavy tails and noise that is correlated, in the settings of a transition model and in reports.
+STUDENT, FULL = "student", "full"
 # Sines of a column at these frequencies, in its own units, make it an angle in radians.
 _ANGLE_TURNS = (1.0, 2.0)
+# A share beyond this many times a threshold stays beyond it while the chain is learned.
+_CLEARLY_KEPT = 2.0
 
 
 @runtime_checkable
@@ -37,11 +42,19 @@ class SeveralDynamics(Protocol):
 
 
 @runtime_checkable
-class TailedDynamics(Protocol):
-    """Settings that stand for further transition models where noise has heavy tails."""
+class NoiseDynamics(Protocol):
+    """Settings that stand for further transition models where noise has heavy tails or is correlated."""
 
-    def heavy_tailed(self) -> Sequence[tuple[str, Any]]:
-        """Return name and settings of every such model."""
+    def for_noise(self, kind: str) -> Sequence[tuple[str, Any]]:
+        """Return name and settings of the models for `STUDENT` or `FULL` noise."""
+
+
+@runtime_checkable
+class ThresholdSettings(Protocol):
+    """Settings of a distillation rule that drops contexts whose mass is below a threshold."""
+
+    train_threshold: float
+    test_threshold: float
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,7 @@ class Start:
         contexts: contexts to start from; None starts from random heads, or from those of a model that is refitted.
         model: model to go on from in place of a fresh one.
         is_refit: go on from a model as it is.
+        distillation: distillation rule in place of the fit's.
     """
 
     name: str
@@ -115,6 +129,31 @@ class Start:
     contexts: Contexts | None = None
     model: ContextModel | None = None
     is_refit: bool = False
+    distillation: Part | None = None
+
+    @property
+    def num_searched(self) -> int:
+        """Number of contexts that the structure search accepted, where it starts from these; else 0."""
+        return self.contexts.num_contexts if self.contexts is not None and self.name in (SEARCHED.name, RARE) else 0
+
+
+def rule_for_rare(rule: Part, structure: Structure) -> Part | None:
+    """Return a distillation rule that keeps the rarest context of the search.
+
+    None where the rule does so already, has no thresholds, or has some that the user chose.
+    """
+    config = rule.config
+    if not isinstance(config, ThresholdSettings) or config != type(config)():
+        return None
+    rarest = float(structure.probability.sum((0, 1)).min() / structure.probability.sum())
+    if rarest >= _CLEARLY_KEPT * max(config.train_threshold, config.test_threshold):
+        return None
+    lower = rarest / _CLEARLY_KEPT**2
+    changed = copy.copy(config)
+    changed.train_threshold, changed.test_threshold = (
+        min(threshold, lower) for threshold in (config.train_threshold, config.test_threshold)
+    )
+    return Part(rule.name, changed)
 
 
 def informed(part: Part, structure: Structure | None, obs_dim: int) -> Part:

@@ -21,8 +21,8 @@ from mbrl_hdp.inference.scoring import align, empirical_transition, switch_delay
 from mbrl_hdp.inference.verdict import facts
 from mbrl_hdp.report.advice import Advice, advise
 from mbrl_hdp.report.effects import Effect, effects
-from mbrl_hdp.report.heavy_tails import heavy_tails
 from mbrl_hdp.report.label_counts import Counted, count_labels
+from mbrl_hdp.report.noise import correlated_noise, heavy_tails
 from mbrl_hdp.report.sensor_noise import sensor_noise
 from mbrl_hdp.report.sensor_spikes import sensor_spikes
 from mbrl_hdp.report.stays import StayFit, stay_fits
@@ -214,10 +214,11 @@ def _equations(model: ContextModel, names: Names) -> list[list[str]]:
 
 
 def _remarks(model: ContextModel, found: Analysis | None, names: Names) -> list[str]:
+    about_model = [*_past(model), *heavy_tails(model, names.obs), *correlated_noise(model, names.obs)]
     if found is None:
-        return [*_past(model), *heavy_tails(model, names.obs)]
+        return about_model
     about_sensors = (*sensor_noise(found, names.obs), *sensor_spikes(found.data, names.obs))
-    return [*_past(model), *heavy_tails(model, names.obs), *_holes(found, model.task.past), *about_sensors]
+    return [*about_model, *_holes(found, model.task.past), *about_sensors]
 
 
 def _past(model: ContextModel) -> Iterator[str]:

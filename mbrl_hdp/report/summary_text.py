@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mbrl_hdp.inference.starts import STUDENT
+from mbrl_hdp.inference.starts import FULL, STUDENT
 from mbrl_hdp.report.effects import effect_lines, effect_table
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def _how_sure(summary: FitSummary) -> list[str]:
 
 
 def _run_name(run: dict[str, Any]) -> str:
-    noise = ", heavy tails" if run.get("noise") == STUDENT else ""
-    return f"{run['dynamics']}{noise}, {run['schedule']}" if "dynamics" in run else str(run["schedule"])
+    kind = {STUDENT: ", heavy tails", FULL: ", correlated noise"}.get(run.get("noise", ""), "")
+    return f"{run['dynamics']}{kind}, {run['schedule']}" if "dynamics" in run else str(run["schedule"])
 
 
 def _levels(summary: FitSummary) -> list[str]:

@@ -31,6 +31,9 @@ class AutoConfig:
     heavy_tails: bool = setting(
         True, "compare sparse heads with Student t noise as well, where the search leaves residuals with heavy tails"
     )
+    correlated_noise: bool = setting(
+        True, "compare sparse heads with correlated noise as well, where the noise that the search leaves is correlated"
+    )
     sparse: SparseConfig = field(default_factory=SparseConfig)
     linear: LinearConfig = field(default_factory=LinearConfig)
     delta_mlp: DeltaMlpConfig = field(default_factory=_free_networks)
@@ -45,10 +48,11 @@ class AutoConfig:
             raise ConfigError("dynamics.models is empty; name at least one of sparse, linear, delta_mlp")
         return [(name, getattr(self, name)) for name in self.models]
 
-    def heavy_tailed(self) -> list[tuple[str, Any]]:
-        """Return name and settings of the models that are compared where noise has heavy tails."""
-        is_wanted = self.heavy_tails and "sparse" in self.models and self.sparse.noise != "student"
-        return [("sparse", replace(self.sparse, noise="student"))] if is_wanted else []
+    def for_noise(self, kind: str) -> list[tuple[str, Any]]:
+        """Return name and settings of the models that are compared where noise has heavy tails or is correlated."""
+        is_wanted = {"student": self.heavy_tails, "full": self.correlated_noise}[kind]
+        is_new = "sparse" in self.models and self.sparse.noise != kind
+        return [("sparse", replace(self.sparse, noise=kind))] if is_wanted and is_new else []
 
 
 def build_auto(config: AutoConfig, task: TaskSpec) -> ContextDynamics:  # noqa: ARG001

@@ -79,8 +79,14 @@ def _network_terms(layout: step.StepLayout, scaler: Any) -> TermArrays:
     )
 
 
-def sparse_table(dynamics: SparseDynamics, slots: Tensor) -> DensityTable:
-    """Return the Student t density of `sparse`, for some slots."""
+def sparse_table(dynamics: SparseDynamics, slots: Tensor, whitening: Tensor | None = None) -> DensityTable:
+    """Return the Student t density of `sparse`, for some slots.
+
+    Args:
+        dynamics: the heads.
+        slots: contexts of the table.
+        whitening: mixing of the noise of all slots; none where it is independent.
+    """
     with torch.no_grad():
         variance, halves = _double(dynamics.noise_variance()[slots]), dynamics.half_degrees()[slots]
         weight, factor = _double(dynamics.weight[slots]), _double(dynamics.factor[slots])
@@ -102,7 +108,7 @@ def sparse_table(dynamics: SparseDynamics, slots: Tensor) -> DensityTable:
         inverse,
         np.where(varies, variance**-0.5, 0.0),
         np.where(varies, peaks, 0.0).sum(-1) - _log_volume(dynamics.target_scaler),
-        None,
+        None if whitening is None else _double(whitening[slots]),
         factor,
         half,
     )

@@ -39,7 +39,7 @@ def equations(dynamics: SparseDynamics, slots: list[int], names: list[str] | Non
     texts = [_text(term, names, shift, spread) for term in terms]
     with torch.no_grad():
         features = dynamics.features(dynamics.examples[:, : dynamics.obs_dim], dynamics.examples[:, dynamics.obs_dim :])
-        scale, noise = dynamics.target_scaler.scale, dynamics.noise_variance().sqrt()
+        scale, noise = dynamics.target_scaler.scale, dynamics.noise_std()
         changes = [dynamics.target_scaler.undo(features @ dynamics.weight[slot]).numpy() for slot in slots]
         noises = [(noise[slot] * scale).numpy() for slot in slots]
     return [

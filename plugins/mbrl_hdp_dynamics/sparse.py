@@ -48,8 +48,9 @@ class SparseConfig:
         above=0.0, below=1.0,
     )  # fmt: skip
     noise: str = choice(
-        ("normal", "student"),
-        "normal; or student: Student t with degrees of freedom from the data, so that spikes do not move the heads",
+        ("normal", "student", "full"),
+        "normal; or student: Student t with degrees of freedom from the data, so that spikes do not move the heads; or "
+        "full: normal noise that is correlated between the columns",
     )
 
 
@@ -102,9 +103,17 @@ class SparseDynamics(SteppedDynamics):
         """Return the noise variance of every context and target, in units of the target's spread."""
         return self.log_variance.exp().clamp_min(self.config.std_floor**2)
 
+    def noise_std(self) -> Float[Tensor, "K S"]:
+        """Return the noise std of every context and target, in units of the target's spread."""
+        return self.noise_variance().sqrt()
+
     def half_degrees(self) -> Float[Tensor, "K _"]:
         """Return half the degrees of freedom of a step's density, of every context and target."""
         return self.shape[:, None]
+
+    def colour(self, white: Tensor, context: Tensor) -> Tensor:  # noqa: ARG002
+        """Turn independent noise of unit scale, `*context S` or `*context n S`, into the contexts': nothing to do."""
+        return white
 
     def draw_widening(self, paths: Paths, generator: torch.Generator) -> Tensor | float:  # noqa: ARG002
         """Draw for every step of a rollout what multiplies the noise's std: nothing for normal noise."""
@@ -236,16 +245,16 @@ class SparseDynamics(SteppedDynamics):
             if noise is not None:
                 leverage[mine] = (features[mine] @ self.factor[slot]).square().sum(-1, keepdim=True)
         if noise is not None:
-            variance = self.noise_variance()[context] * (1.0 + leverage)
-            mean = mean + _student_t(noise, mean, variance, self.half_degrees()[context])
+            white = _student_t(noise, mean, 1.0 + leverage, self.half_degrees()[context])
+            mean = mean + self.noise_variance()[context].sqrt() * self.colour(white, context)
         return mean
 
     def _blocks(self, features: Tensor, context: Tensor, noise: NoiseSource | None) -> Tensor:
         mean = features @ self.weight[context]
         if noise is not None:
             leverage = (features @ self.factor[context]).square().sum(-1, keepdim=True)
-            variance = self.noise_variance()[context][:, None] * (1.0 + leverage)
-            mean = mean + _student_t(noise, mean, variance, self.half_degrees()[context][:, None])
+            white = _student_t(noise, mean, 1.0 + leverage, self.half_degrees()[context][:, None])
+            mean = mean + self.noise_variance()[context].sqrt()[:, None] * self.colour(white, context)
         return mean
 
     def _check_contexts(self, context: Tensor) -> None:
@@ -257,7 +266,7 @@ class SparseDynamics(SteppedDynamics):
 
 
 def _student_t(noise: NoiseSource, values: Tensor, variance: Tensor, shape: Tensor) -> Tensor:
-    """Draw in the shape of `values`: normal numbers of variances that are themselves inverse gamma."""
+    """Draw in the shape of `values`: normal numbers of variances that are inverse gamma numbers around these."""
     normal = noise.like(values)
     gamma = torch._standard_gamma(shape.expand_as(values).contiguous(), generator=cast(Any, noise.generator))
     return normal * (variance * shape / gamma).sqrt()
@@ -269,7 +278,9 @@ def build_sparse(config: SparseConfig, task: TaskSpec) -> SparseDynamics:
     Raises:
         ConfigError: on settings out of range, or text that is no term.
     """
+    from mbrl_hdp_dynamics.sparse_full import FullSparseDynamics
     from mbrl_hdp_dynamics.sparse_student import StudentDynamics
 
     check_settings(config, "dynamics")
-    return StudentDynamics(task, config) if config.noise == "student" else SparseDynamics(task, config)
+    classes = {"normal": SparseDynamics, "student": StudentDynamics, "full": FullSparseDynamics}
+    return classes[config.noise](task, config)

@@ -42,7 +42,7 @@ class SparseRollout(PlanRollout):
             weight, std = _draw(dynamics, len(paths), generator)
             steps = torch.randn(noise.shape, generator=generator, dtype=torch.float64)
             std = std[torch.arange(len(paths))[:, None], paths] * dynamics.draw_widening(paths, generator)
-            noise = steps * std * targets.scale
+            noise = dynamics.colour(steps, paths) * std * targets.scale
         # Scales of features and targets go into the weights, their centres into the constant's.
         terms = dynamics.term_scaler
         weight = weight * terms.inverse_scale[:, None] * targets.scale
@@ -61,7 +61,8 @@ def _draw(dynamics: SparseDynamics, num_paths: int, generator: torch.Generator) 
     gamma = torch._standard_gamma(shape, generator=generator)
     std = (dynamics.noise_variance() * shape / gamma).sqrt()
     normal = torch.randn(num_paths, *dynamics.weight.shape, generator=generator, dtype=torch.float64)
-    return dynamics.weight + std[..., None, :] * (dynamics.factor @ normal), std
+    slots = torch.arange(dynamics.max_contexts).expand(num_paths, -1)
+    return dynamics.weight + std[..., None, :] * dynamics.colour(dynamics.factor @ normal, slots), std
 
 
 @compiled()

@@ -256,6 +256,12 @@ class TestChoose:
         apart = [held_out(8.3, 0.5, num_contexts=3), held_out(8.0, 0.5, num_contexts=2, seed=1)]
         assert choose(apart) == 0
 
+    def test_accepted_contexts_are_no_complexity(self):
+        """Among runs with no more contexts than accepted the likelihood decides; those with more must earn them."""
+        runs = [held_out(8.01, 0.5, num_contexts=number, seed=number) for number in (4, 3, 2)]
+        runs[1] = held_out(8.02, 0.5, num_contexts=3, seed=2)
+        assert [choose(runs, accepted=number) for number in (1, 2, 3)] == [2, 2, 1]
+
     def test_predictions_that_are_worse_by_chance_do_not_reject(self):
         few = np.array([0.1, 0.1, 0.1, 0.1])
         lucky = HeldOutScore(np.full(4, 3.0), few, 2)

@@ -19,7 +19,7 @@ from mbrl_hdp.inference.search.em import start_state
 from mbrl_hdp.inference.search.rows import make_rows
 from mbrl_hdp.inference.search.tails import HEAVY, far_share, is_far
 from mbrl_hdp.inference.structure import search_structure
-from mbrl_hdp.report.heavy_tails import heavy_tails
+from mbrl_hdp.report.noise import heavy_tails
 from mbrl_hdp.report.summary import summarise
 from mbrl_hdp_dynamics.auto import AutoConfig
 from mbrl_hdp_dynamics.sparse import SparseConfig, build_sparse

@@ -38,7 +38,7 @@ def test_the_missing_sensor_is_integrated_out(dynamics):
     torch.testing.assert_close(some, found[[2, 0]])
 
 
-@pytest.mark.parametrize("noise", ["normal", "student"])
+@pytest.mark.parametrize("noise", ["normal", "student", "full"])
 def test_sparse_heads_integrate_it_out_as_well(noise):
     registry, rng = load_registry(), np.random.default_rng(0)
     config = registry.get("dynamics", "sparse").spec.config(noise=noise)

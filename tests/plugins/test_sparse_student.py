@@ -235,8 +235,8 @@ def test_fresh_slots_have_fresh_degrees():
 
 
 def test_auto_offers_heavy_tails_once():
-    (name, config), *none = AutoConfig(sparse=SparseConfig(std_floor=0.01)).heavy_tailed()
+    (name, config), *none = AutoConfig(sparse=SparseConfig(std_floor=0.01)).for_noise("student")
     assert (name, config) == ("sparse", SparseConfig(std_floor=0.01, noise="student"))
     assert none == []
     for settings in ({"heavy_tails": False}, {"models": ["linear"]}, {"sparse": SparseConfig(noise="student")}):
-        assert dataclasses.replace(AutoConfig(), **settings).heavy_tailed() == []
+        assert dataclasses.replace(AutoConfig(), **settings).for_noise("student") == []

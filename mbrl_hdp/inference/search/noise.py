@@ -11,6 +11,8 @@ from scipy.special import gammaln
 from mbrl_hdp.inference.search.rows import NUM_FOLDS, Rows
 
 DEGREES = 5.0
+# Correlation of two outputs' noise beyond which independent noise counts their evidence twice.
+CORRELATED = 0.3
 
 
 @dataclass
@@ -43,6 +45,14 @@ class Noise:
         if self.scale is not None:
             density -= np.log(self.scale).sum(1)[:, None]
         return density, (DEGREES + size) / (DEGREES + square)
+
+    def largest_correlation(self) -> float:
+        """Return the largest correlation of two outputs' noise; noise of the floor's size counts as independent."""
+        covariance = self.covariance + self.floor**2 * np.eye(len(self.covariance))
+        std = np.sqrt(np.diagonal(covariance))
+        correlation = np.abs(covariance / std / std[:, None])
+        np.fill_diagonal(correlation, 0.0)
+        return float(correlation.max())
 
     def peak(self) -> float:
         """Return the log density of a residual of zero if nothing but the floor were left."""

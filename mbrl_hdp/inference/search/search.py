@@ -30,6 +30,7 @@ from mbrl_hdp.inference.search.moves import (
     split,
     without,
 )
+from mbrl_hdp.inference.search.noise import CORRELATED
 from mbrl_hdp.inference.search.noise_levels import NoiseLevels, noise_levels
 from mbrl_hdp.inference.search.regions import gated_evidence, jump_share, region_share
 from mbrl_hdp.inference.search.rows import Rows, make_rows
@@ -115,6 +116,7 @@ class Structure:
         past_steps: earlier steps whose changes and inputs promise to explain what is left over (`memory.py`).
         noise_levels: where one context was found, calm and rough times of it; None: there are none, or too much data.
         far: share of the transitions that lie far from what every context predicts (`tails.py`).
+        correlation: largest correlation of two columns' noise.
     """
 
     probability: Float[np.ndarray, "N T K"]
@@ -127,6 +129,7 @@ class Structure:
     past_steps: int = 0
     noise_levels: NoiseLevels | None = None
     far: float = 0.0
+    correlation: float = 0.0
 
     @property
     def num_contexts(self) -> int:
@@ -137,6 +140,11 @@ class Structure:
     def has_heavy_tails(self) -> bool:
         """Whether more transitions lie far away than normal noise leaves there."""
         return self.far > HEAVY
+
+    @property
+    def has_correlated_noise(self) -> bool:
+        """Whether noise that is taken for independent would count evidence twice."""
+        return self.correlation > CORRELATED
 
     @property
     def labels(self) -> Int[np.ndarray, "N T"]:
@@ -423,6 +431,7 @@ def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: floa
         past_steps=past_steps(rows, data.obs_dim, pooled, left),
         noise_levels=noise_levels(rows, left, current.state.noise.floor, rich.state.evidence) if is_one else None,
         far=far_share(rows, rich.state),
+        correlation=rich.state.noise.largest_correlation(),
     )
 
 
