@@ -222,11 +222,57 @@ def gearbox(rng: np.random.Generator) -> Recording:
     return Recording(series + rng.normal(0.0, 2e-3, series.shape), np.stack([throttle, brake], -1), context)
 
 
+def gusts(rng: np.random.Generator, num_contexts: int = 3) -> Recording:
+    """A boat whose two speeds are shaken together by gusts: normal, engine weak, rudder reversed."""
+    shape = (40, 120)
+    context = hidden_path(rng, shape, num_contexts, 0.96)
+    throttle, rudder = (held_inputs(rng, shape, 0.2, -1.0, 1.0) for _ in range(2))
+    ahead, aside, turn = np.zeros((3, shape[0]))
+    obs = [np.stack([ahead, aside, turn], 1)]
+    for t in range(shape[1]):
+        engine = np.array([1.0, 0.5, 1.0])[context[:, t]] * throttle[:, t]
+        steering = np.array([1.0, 1.0, -1.0])[context[:, t]] * rudder[:, t]
+        gust = rng.normal(0.0, 0.15, shape[0])
+        ahead, aside, turn = (
+            ahead + 0.1 * (engine - 0.4 * ahead * np.abs(ahead) + aside * turn) + gust,
+            aside + 0.1 * (-ahead * turn - 0.6 * aside) + 0.6 * gust,
+            turn + 0.1 * (2.0 * steering - turn),
+        )
+        obs.append(np.stack([ahead, aside, turn], 1))
+    series = np.stack(obs, 1)
+    return Recording(series + rng.normal(0.0, 3e-3, series.shape), np.stack([throttle, rudder], -1), context)
+
+
+def gusts_still(rng: np.random.Generator) -> Recording:
+    """The same boat, always normal."""
+    return gusts(rng, num_contexts=1)
+
+
+def rare_fault(rng: np.random.Generator) -> Recording:
+    """A conveyor whose motor is weak at times and slips, seldom and for about four steps: 3 % of the time."""
+    shape = (60, 100)
+    chain = np.array([[0.965, 0.025, 0.01], [0.05, 0.94, 0.01], [0.15, 0.1, 0.75]]).cumsum(1)
+    context = np.zeros(shape, int)
+    for t in range(1, shape[1]):
+        context[:, t] = (rng.random((shape[0], 1)) > chain[context[:, t - 1]]).sum(1).clip(max=2)
+    motor, load = held_inputs(rng, shape, 0.3, -1.0, 1.0), np.zeros(shape[0])
+    speed = np.zeros(shape[0])
+    obs = [np.stack([speed, load], 1)]
+    for t in range(shape[1]):
+        force = np.array([3.0, 1.2, 0.0])[context[:, t]] * motor[:, t]
+        speed, load = (
+            speed + 0.1 * (force - 0.8 * speed - 0.3 * np.tanh(5.0 * speed)) + rng.normal(0.0, 0.01, shape[0]),
+            load + 0.1 * (speed - 0.5 * load) + rng.normal(0.0, 0.01, shape[0]),
+        )
+        obs.append(np.stack([speed, load], 1))
+    return Recording(np.stack(obs, 1), motor[..., None], context)
+
+
 RECORDINGS: dict[str, Callable[[np.random.Generator], Recording]] = {
     each.__name__: each
     for each in (
         servo, servo_still, heating, building, building_weather, vehicle, tanks, tanks_spikes, refrigerator, payload,
-        market, gearbox,
+        market, gearbox, gusts, gusts_still, rare_fault,
     )
 }  # fmt: skip
 

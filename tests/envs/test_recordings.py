@@ -41,3 +41,23 @@ def test_weather_is_what_the_building_logs_differ_in() -> None:
     inputs, observed = record("building", 0), record("building_weather", 0)
     np.testing.assert_array_equal(inputs.obs[..., 0], observed.obs[..., 0])
     np.testing.assert_array_equal(inputs.act[..., 1:], observed.obs[:, :-1, 1:])
+
+
+def test_gusts_shake_both_speeds_of_the_boat() -> None:
+    log = record("gusts_still", 0)
+    change = np.diff(log.obs, axis=1).reshape(-1, 3)
+    assert np.corrcoef(change[:, 0], change[:, 1])[0, 1] > 0.9
+    assert np.unique(record("gusts", 0).context).tolist() == [0, 1, 2]
+    assert not log.context.any()
+
+
+def test_the_conveyor_slips_seldom_and_briefly() -> None:
+    contexts = np.concatenate([record("rare_fault", seed).context for seed in range(4)])
+    slips = contexts == 2
+    assert 0.02 < slips.mean() < 0.05
+    num_starts = (slips[:, 1:] & ~slips[:, :-1]).sum()
+    assert 3.0 < slips.sum() / num_starts < 5.0
+    log = record("rare_fault", 0)
+    change, force = np.diff(log.obs[..., 0], axis=1), log.act[..., 0]
+    gains = [np.polyfit(force[log.context == k], change[log.context == k], 1)[0] for k in range(3)]
+    assert gains[0] > gains[1] + 0.05 > gains[2] + 0.1
