@@ -46,7 +46,7 @@ def test_weather_is_what_the_building_logs_differ_in() -> None:
 def test_gusts_shake_both_speeds_of_the_boat() -> None:
     log = record("gusts_still", 0)
     change = np.diff(log.obs, axis=1).reshape(-1, 3)
-    assert np.corrcoef(change[:, 0], change[:, 1])[0, 1] > 0.9
+    assert np.corrcoef(change[:, 0], change[:, 1])[0, 1] > 0.7
     assert np.unique(record("gusts", 0).context).tolist() == [0, 1, 2]
     assert not log.context.any()
 
