@@ -15,7 +15,7 @@ import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +125,13 @@ def roots_of(run_module: str, config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(roots)
 
 
-@lru_cache
+@cache
 def installed_plugins() -> Registry:
     """Return all plugins, loaded once."""
     return load_registry()
 
 
-@lru_cache
+@cache
 def code_fingerprint(
     roots: frozenset[str], unused: tuple[str, ...] = (), words: frozenset[str] = frozenset()
 ) -> str:  # fmt: skip
@@ -178,7 +178,7 @@ def reached_modules(roots: Iterable[str], unused: tuple[str, ...] = ()) -> list[
     return sorted(found)
 
 
-@lru_cache
+@cache
 def source_of(name: str) -> Path | None:
     """Return the file of a module, None if there is no such module."""
     try:
@@ -188,7 +188,7 @@ def source_of(name: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
 
 
-@lru_cache
+@cache
 def _pieces(name: str) -> list[Piece]:
     path = source_of(name)
     assert path is not None
@@ -214,7 +214,7 @@ def _home_of(package: str, imported: str) -> Iterator[str]:
             yield module
 
 
-@lru_cache
+@cache
 def _import_lines(name: str, with_type_checking: bool) -> list[tuple[str, list[str]]]:
     path = source_of(name)
     assert path is not None
