@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
-from mbrl_hdp.inference.search.rows import Rows
+from mbrl_hdp.inference.search.rows import LEAST_WEIGHT, Rows
 
 MOST_FEATURES = 140
 MOST_FACTORS = 4
@@ -183,20 +183,22 @@ def _shortlist(
 ) -> list[Term]:  # fmt: skip
     known = set(features.terms)
     scores = [np.zeros((left.shape[1], right.shape[1])) for _ in range(residual.shape[1])]
-    for context in weight.T:
-        if context.sum() < 1.0:
+    for share in weight.T:
+        if share.sum() < 1.0:
             continue
-        weighted = left * context[:, None]
-        power = (left * weighted).T @ np.square(right) - np.square(weighted.T @ right) / context.sum()
+        used = np.flatnonzero(share > LEAST_WEIGHT)
+        context, parent, factor = share[used], left[used], right[used]
+        weighted, own = parent * context[:, None], residual[used]
+        power = (parent * weighted).T @ np.square(factor) - np.square(weighted.T @ factor) / context.sum()
         power = np.maximum(power, 1e-6 * context.sum())
         for output in range(len(scores)):
-            scores[output] += np.square((weighted * residual[:, output : output + 1]).T @ right) / power
+            scores[output] += np.square((weighted * own[:, output : output + 1]).T @ factor) / power
     found: list[Term] = []
     for score in scores:
         taken = 0
         for flat in np.argsort(-score, axis=None)[: 6 * pool]:
-            parent, factor = np.unravel_index(int(flat), score.shape)
-            term = tuple(sorted((*features.terms[parents[parent]], features.library.factors[factor])))
+            row, column = np.unravel_index(int(flat), score.shape)
+            term = tuple(sorted((*features.terms[parents[row]], features.library.factors[column])))
             if term not in known:
                 known.add(term)
                 found.append(term)

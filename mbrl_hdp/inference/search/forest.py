@@ -29,72 +29,79 @@ def cross_probability(
             probability[inside] = known.mean() if len(known) else 0.5
             continue
         probability[inside] = _forest(
-            np.ascontiguousarray(inputs[others]), event[others].astype(np.float64),
-            np.ascontiguousarray(inputs[inside]), _TREES, _LEAST_LEAF, _TRIES, seed,
+            np.ascontiguousarray(inputs[others].T), event[others].astype(np.int64),
+            np.ascontiguousarray(inputs[inside].T), _TREES, _LEAST_LEAF, _TRIES, seed,
         )  # fmt: skip
     return probability
 
 
 @compiled()
 @no_type_check
-def _forest(inputs, event, queries, num_trees, least_leaf, tries, seed):
+def _forest(columns, event, queries, num_trees, least_leaf, tries, seed):
     np.random.seed(seed)  # noqa: NPY002  numba's own generator, not numpy's
-    result = np.zeros(len(queries))
+    result = np.zeros(queries.shape[1])
+    values, flags = np.empty(columns.shape[1]), np.empty(columns.shape[1], np.int64)
     for _ in range(num_trees):
-        _grow(inputs, event, queries, least_leaf, tries, result)
+        _grow(columns, event, queries, least_leaf, tries, values, flags, result)
     return result / num_trees
 
 
 @compiled()
 @no_type_check
-def _grow(inputs, event, queries, least_leaf, tries, result):
+def _grow(columns, event, queries, least_leaf, tries, values, flags, result):
     """Grow one tree and add its prediction for every query; nodes are ranges of two permutations."""
-    rows, asked = np.arange(len(inputs)), np.arange(len(queries))
-    stack = [(0, len(inputs), 0, len(queries))]
+    rows, asked = np.arange(columns.shape[1]), np.arange(queries.shape[1])
+    stack = [(0, len(rows), 0, len(asked))]
     while len(stack) > 0:
         begin, end, first, last = stack.pop()
         if first == last:
             continue
-        mean = 0.0
-        for i in range(begin, end):
-            mean += event[rows[i]]
-        mean /= end - begin
+        count = end - begin
+        total = 0
+        for i in range(count):
+            flags[i] = event[rows[begin + i]]
+            total += flags[i]
         column, cut = -1, 0.0
-        if end - begin >= 2 * least_leaf and 0.0 < mean < 1.0:
-            column, cut = _best_cut(inputs, event, rows[begin:end], least_leaf, tries)
+        if count >= 2 * least_leaf and 0 < total < count:
+            column, cut = _best_cut(columns, rows[begin:end], least_leaf, tries, values[:count], flags[:count], total)
         if column < 0:
             # One pseudo-observation of one half on either side keeps probabilities off 0 and 1.
-            value = (mean * (end - begin) + 0.5) / (end - begin + 1.0)
+            value = (total + 0.5) / (count + 1.0)
             for i in range(first, last):
                 result[asked[i]] += value
             continue
-        middle = begin + _partition(rows[begin:end], inputs, column, cut)
-        between = first + _partition(asked[first:last], queries, column, cut)
+        middle = begin + _partition(rows[begin:end], columns[column], cut)
+        between = first + _partition(asked[first:last], queries[column], cut)
         stack.append((begin, middle, first, between))
         stack.append((middle, end, between, last))
 
 
 @compiled()
 @no_type_check
-def _best_cut(inputs, event, rows, least_leaf, tries):
+def _best_cut(columns, rows, least_leaf, tries, values, flags, total):
+    """Return column and threshold of the best of some random cuts, -1 if no cut leaves both sides enough rows.
+
+    Values and events of the node's rows are gathered once, so that counting them is plain vector code.
+    """
     best, column, cut = 0.0, -1, 0.0
-    total = 0.0
-    for row in rows:
-        total += event[row]
-    for candidate in range(inputs.shape[1]):
+    size = len(rows)
+    for candidate in range(len(columns)):
+        for i in range(size):
+            values[i] = columns[candidate, rows[i]]
         for _ in range(tries):
             # Between two random rows: cuts lie where the data lie.
-            one = inputs[rows[np.random.randint(len(rows))], candidate]  # noqa: NPY002
-            two = inputs[rows[np.random.randint(len(rows))], candidate]  # noqa: NPY002
+            one = values[np.random.randint(size)]  # noqa: NPY002
+            two = values[np.random.randint(size)]  # noqa: NPY002
             threshold = one + np.random.random() * (two - one)  # noqa: NPY002
-            count, left = 0, 0.0
-            for row in rows:
-                if inputs[row, candidate] <= threshold:
-                    count += 1
-                    left += event[row]
-            if count < least_leaf or len(rows) - count < least_leaf:
+            count, left = 0, 0
+            for i in range(size):
+                is_below = np.int64(values[i] <= threshold)
+                count += is_below
+                left += is_below & flags[i]
+            if count < least_leaf or size - count < least_leaf:
                 continue
-            score = left * left / count + (total - left) ** 2 / (len(rows) - count) - total * total / len(rows)
+            right = total - left
+            score = left * left / count + right * right / (size - count) - total * total / size
             if score > best:
                 best, column, cut = score, candidate, threshold
     return column, cut
@@ -102,10 +109,10 @@ def _best_cut(inputs, event, rows, least_leaf, tries):
 
 @compiled()
 @no_type_check
-def _partition(rows, values, column, cut):
+def _partition(rows, values, cut):
     front = 0
     for i in range(len(rows)):
-        if values[rows[i], column] <= cut:
+        if values[rows[i]] <= cut:
             rows[front], rows[i] = rows[i], rows[front]
             front += 1
     return front

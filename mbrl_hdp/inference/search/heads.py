@@ -6,10 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg.lapack import dposv
 
-from mbrl_hdp.inference.search.rows import NUM_FOLDS, Rows
-
-# Rows that belong to a context less than this are left out of its head: the cost then hardly grows with the contexts.
-_LEAST_WEIGHT = 1e-3
+from mbrl_hdp.inference.search.rows import LEAST_WEIGHT, NUM_FOLDS, Rows
 
 
 def cross_predict(
@@ -20,20 +17,23 @@ def cross_predict(
     ridge: float,
 ) -> Float[np.ndarray, "K M Y"]:
     """Return what every context predicts for every row, from the rows of the other folds."""
-    num_contexts, width = weight.shape[1], features.shape[1]
+    num_contexts, width, size = weight.shape[1], features.shape[1], targets.shape[1]
+    grams = np.empty((num_contexts, NUM_FOLDS, width, width))
+    moments = np.empty((num_contexts, NUM_FOLDS, width, size))
+    for fold, index in enumerate(rows.fold_rows):
+        for context in range(num_contexts):
+            used = index[weight[index, context] > LEAST_WEIGHT]
+            root = np.sqrt(weight[used, context])[:, None]
+            scaled = features[used] * root
+            # A matrix times its own transpose costs half of another product.
+            grams[context, fold], moments[context, fold] = scaled.T @ scaled, scaled.T @ (targets[used] * root)
     predictions = np.empty((num_contexts, *targets.shape))
-    for context in range(num_contexts):
-        grams = np.empty((NUM_FOLDS, width, width))
-        moments = np.empty((NUM_FOLDS, width, targets.shape[1]))
-        for fold, index in enumerate(rows.fold_rows):
-            used = index[weight[index, context] > _LEAST_WEIGHT]
-            part = features[used]
-            scaled = part * weight[used, context : context + 1]
-            grams[fold], moments[fold] = scaled.T @ part, scaled.T @ targets[used]
-        gram, moment = grams.sum(0), moments.sum(0)
-        for fold, index in enumerate(rows.fold_rows):
-            head = solve_ridge(gram - grams[fold], moment - moments[fold], ridge)
-            predictions[context, index] = features[index] @ head
+    gram, moment = grams.sum(1), moments.sum(1)
+    for fold, index in enumerate(rows.fold_rows):
+        others = zip(gram - grams[:, fold], moment - moments[:, fold], strict=True)
+        heads = np.concatenate([solve_ridge(*other, ridge) for other in others], 1)
+        found = (features[index] @ heads).reshape(len(index), num_contexts, size)
+        predictions[:, index] = found.transpose(1, 0, 2)
     return predictions
 
 

@@ -16,6 +16,9 @@ NUM_FOLDS = 4
 # With fewer episodes the folds are blocks of steps.
 _FEWEST_EPISODES = 10
 _BLOCK = 40
+# Rows that belong to a context less than this are left out of its heads and their features: most rows belong to one
+# context only, so the cost then hardly grows with the contexts.
+LEAST_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True)
