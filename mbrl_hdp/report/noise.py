@@ -38,7 +38,7 @@ def heavy_tails(model: ContextModel, names: Sequence[str]) -> Iterator[str]:
 
 def correlated_noise(model: ContextModel, names: Sequence[str]) -> Iterator[str]:
     """Yield a sentence on the correlations that the search saw, or on those that the model's noise has."""
-    found, covariance = model.report.search.get("correlation"), getattr(model.dynamics, "covariance", None)
+    found, covariance = model.report.search.get("correlation"), getattr(model.dynamics, "noise_covariance", None)
     if not callable(covariance):
         if found is not None:
             yield (

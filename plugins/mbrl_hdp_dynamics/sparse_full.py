@@ -32,14 +32,14 @@ class FullSparseDynamics(SparseDynamics):
         """Return M of every context."""
         return torch.eye(self.obs_dim).to(self.lower) + self.lower.tril(-1)
 
-    def covariance(self) -> Float[Tensor, "K S S"]:
+    def noise_covariance(self) -> Float[Tensor, "K S S"]:
         """Return the noise covariance of every context, in units of the targets' spread."""
         root = self.noise_variance().sqrt()[..., None] * self.mixing()
         return root @ root.mT
 
     def noise_std(self) -> Float[Tensor, "K S"]:
         """Return the standard deviation of every context's noise in every column."""
-        return self.covariance().diagonal(dim1=-2, dim2=-1).sqrt()
+        return self.noise_covariance().diagonal(dim1=-2, dim2=-1).sqrt()
 
     def colour(self, white: Tensor, context: Tensor) -> Tensor:
         """Turn independent noise of unit scale, `*context S` or `*context n S`, into the contexts': M white."""
@@ -85,7 +85,7 @@ class FullSparseDynamics(SparseDynamics):
         return density
 
     def _density_of(self, features: Tensor, targets: Tensor, slots: Slots, is_seen: Tensor) -> Tensor:
-        covariance, halves, columns = self.covariance(), self.half_degrees(), []
+        covariance, halves, columns = self.noise_covariance(), self.half_degrees(), []
         for slot in slots.tolist():
             root, half = torch.linalg.cholesky(covariance[slot][is_seen][:, is_seen]), halves[slot]
             widening = 1.0 + (features @ self.factor[slot]).square().sum(-1, keepdim=True)

@@ -39,7 +39,7 @@ def fitted(num_rows, noise="full", seed=0):
 def covariance(dynamics, slot):
     """Return the noise covariance in the data's units."""
     scale = dynamics.target_scaler.scale
-    return (dynamics.covariance()[slot] * scale[:, None] * scale).detach().numpy()
+    return (dynamics.noise_covariance()[slot] * scale[:, None] * scale).detach().numpy()
 
 
 def test_it_keeps_the_contract():
@@ -71,7 +71,7 @@ def test_the_covariance_is_that_of_the_rows_that_count():
     scatter = y.T @ counts @ y - y.T @ counts @ x @ np.linalg.solve(inner, x.T @ counts @ y)
     floor = dynamics.config.std_floor**2
     expected = (0.5 * floor * np.eye(3) + 0.5 * scatter) / (0.5 + 0.5 * share.sum().item()) + floor * np.eye(3)
-    np.testing.assert_allclose(dynamics.covariance()[0].detach(), expected, rtol=1e-8)
+    np.testing.assert_allclose(dynamics.noise_covariance()[0].detach(), expected, rtol=1e-8)
 
 
 def test_the_density_of_many_rows_is_normal():
