@@ -70,7 +70,12 @@ def resolve(settings: Settings) -> Settings:
     for group in ("prior", "distillation", "dynamics"):
         words = settings[group]
         found[group] = {"name": words["name"], **asdict(part(registry, group, words).config)}
-    return found | {"fit": asdict(FitConfig(**settings["fit"]))}
+    return found | {"fit": asdict(fit_config(settings))}
+
+
+def fit_config(settings: Settings) -> FitConfig:
+    """Return the settings of `fit`: its defaults, but no halves of the episodes, which only serve the verdict."""
+    return FitConfig(**{"halves_within_s": 0.0} | settings["fit"])
 
 
 def fitted(settings: Settings, data: Trajectories, dt: float | None = None) -> ContextModel:
@@ -86,7 +91,7 @@ def fitted(settings: Settings, data: Trajectories, dt: float | None = None) -> C
         seed=settings["seed"],
         # These studies are about the chain that the prior learns.
         duration="geometric",
-        config=FitConfig(**settings["fit"]),
+        config=fit_config(settings),
         dt=dt,
         progress=False,
         registry=registry,

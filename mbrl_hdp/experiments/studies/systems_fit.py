@@ -9,6 +9,7 @@ from mbrl_hdp.experiments.studies import systems
 from mbrl_hdp.experiments.studies.cartpole_fit import resolve as fit_resolve
 from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table, table_of
 from mbrl_hdp.experiments.studies.system_fit_cell import run_cell
+from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.verdict import LEVELS, SURE
 
 VARIANTS = ("plain", "still_process")
@@ -103,7 +104,8 @@ def _gates(records: list[CellRecord]) -> list[Gate]:
 def resolve(settings: Settings) -> Settings:
     """Return a cell's settings with every default that `fit` takes."""
     parts = {"prior": "hdp", "distillation": "stationary", "dynamics": "auto"}
-    return settings | fit_resolve({kind: {"name": name} for kind, name in parts.items()} | {"fit": {}})
+    fit = {"halves_within_s": FitConfig().halves_within_s}
+    return settings | fit_resolve({kind: {"name": name} for kind, name in parts.items()} | {"fit": fit})
 
 
 STUDY = Study("systems_fit", "What `fit` says about systems that nobody prepared", cells, run_cell, page, resolve)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mbrl_hdp.experiments.studies.cartpole_fit import resolve
+from mbrl_hdp.experiments.studies.robust import NO_HALVES
 from mbrl_hdp.experiments.studies.study import CellRecord, Page, Settings, Study
 from mbrl_hdp.experiments.studies.twelve_cell import run_cell
 from mbrl_hdp.experiments.studies.twelve_fit import DYNAMICS, fits_table, gates, twelve_cells
@@ -20,7 +21,7 @@ def page(records: list[CellRecord]) -> Page:
     body = (
         "The data of [twelve_fit](twelve_fit.md) as data that nobody prepared: no transition model of the task, no "
         "seconds per step, no angles named, only the defaults of `fit`. Accuracy: smoothed and aligned, on 100 "
-        "episodes of another seed. Seconds are processor time of one core.\n\n"
+        f"episodes of another seed. Seconds are processor time of one core. {NO_HALVES}\n\n"
     )
     return Page(body + fits_table(records), gates(records))
 

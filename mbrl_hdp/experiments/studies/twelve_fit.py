@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mbrl_hdp.experiments.studies.cartpole_fit import fit_settings, resolve
+from mbrl_hdp.experiments.studies.robust import NO_HALVES
 from mbrl_hdp.experiments.studies.study import CellRecord, Gate, Page, Settings, Study, table_of
 from mbrl_hdp.experiments.studies.twelve_cell import run_cell
 
@@ -37,7 +38,7 @@ def page(records: list[CellRecord]) -> Page:
         "200 trajectories of random actions (drone: 80 steps at 80 Hz; intersection: 100 steps of 0.1 s; actuation 1 "
         "and -1, switch probability .2 after a cool-off of 5 steps), at most 10 contexts, the defaults of `fit`, the "
         "transition model of each task. Accuracy: smoothed and aligned, on 100 episodes of another seed. Seconds are "
-        "processor time of one core.\n\n"
+        f"processor time of one core. {NO_HALVES}\n\n"
     )
     return Page(body + fits_table(records), gates(records))
 
