@@ -62,6 +62,8 @@ _LEAST_CHEAP_GAIN = 0.015
 _LARGE_GAIN = 1.0
 # Of so many contexts all pairs are looked at.
 _FEW_CONTEXTS = 4
+# So many further contexts are tried at once where one alone is not enough.
+_MOST_DEEPER = 4
 # Contexts that act for fewer steps on average are outliers, not contexts.
 _LEAST_STAY = 0.6
 
@@ -243,6 +245,7 @@ class _Search:
         Noise with memory imitates contexts in part, so that one context with it may beat two whose EM stopped early.
         With nothing known but the labels, and the features of both models, EM often goes further.
         """
+        halves: list[tuple[int, Candidate]] = []
         for context, child in doubtful:
             begin(f"{_found(current)}; trying a division of context {context} again")
             features = current.features.with_terms(child.features.terms)
@@ -252,6 +255,27 @@ class _Search:
             if verdict.is_accepted:
                 self.history.append(verdict)
                 return again
+            halves.append((context, again))
+        deeper = (self._deeper(current, null, *half) for half in halves)
+        return next((found for found in deeper if found is not None), None)
+
+    def _deeper(self, current: Candidate, null: Candidate, context: int, child: Candidate) -> Candidate | None:
+        """Divide the halves of a rejected division further; return the first model that is accepted, else None.
+
+        Where many contexts differ by what they add (wind from several sides), noise with memory follows them better
+        than any two contexts do, but not better than all of them.
+        """
+        for _ in range(min(_MOST_DEEPER, self.max_contexts - child.num_contexts)):
+            begin(f"{_found(current)}; trying {child.num_contexts + 1} contexts at once")
+            divisions = (split(self.rows, child, half) for half in _by_potential(child))
+            further = next((found for each in divisions if (found := self._child(child, each)) is not None), None)
+            if further is None:
+                return None
+            verdict = self._judge(current, null, further, context)
+            self.history.append(verdict)
+            if verdict.is_accepted:
+                return further
+            child = further
         return None
 
     def _judge(self, current: Candidate, null: Candidate, child: Candidate, context: int) -> Verdict:
