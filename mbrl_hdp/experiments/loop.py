@@ -234,6 +234,7 @@ def update_model(run: Run, epoch: int, log: RunLog | SilentLog, is_alarmed: bool
         warm_start=run.model,
         dt=run.task.dt,
         past=0,
+        angles=run.task.angle_columns or None,
         progress=lambda part: log.says(f"{work}, {part}"),
         registry=run.registry,
         device=run.config.device,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from mbrl_hdp.inference.schedule import FitConfig
 from mbrl_hdp.inference.search import Structure
 from mbrl_hdp.inference.search.stages import heard_by
 from mbrl_hdp.inference.starts import NOISE_LEVELS, SeveralDynamics, informed
-from mbrl_hdp.inference.structure import search_structure
+from mbrl_hdp.inference.structure import StructureSearch
 from mbrl_hdp.inference.threads import one_thread
 from mbrl_hdp.inference.training import Job, length_entry, polish, useful_polish
 from mbrl_hdp.seeding import sub_seed
@@ -61,6 +61,7 @@ def fit(
     reset: str | None = None,
     dt: float | None = None,
     past: int | None = None,
+    angles: Sequence[int] | None = None,
     progress: bool | Callable[[str], None] = True,
     registry: Registry | None = None,
     device: str = "auto",
@@ -88,6 +89,9 @@ def fit(
         past: earlier steps whose changes and actions are further inputs (`Trajectories.with_past`), for data in which a
             part of the state is not recorded or an input acts late. None: with dynamics auto as many as the search
             finds worth it, usually 0. `warm_start` keeps its own.
+        angles: observation columns that are angles in radians: search and networks see their sine and cosine from the
+            start, which little data does not show. None: those that `dynamics` names (`angle_columns`), or those of
+            `warm_start`.
         progress: show a bar, or lines where there is no terminal; a function is called with every line instead.
         registry: plugins to choose from; all installed ones by default.
         device: where it is learned: cpu, cuda, or auto (cuda only if there is one and the networks are not small).
@@ -111,13 +115,14 @@ def fit(
     names = data.names
     check_learnable(data, warm_start, reset, max_contexts)
     registry = registry or load_registry()
+    search = StructureSearch(config, max_contexts, _angles(angles, data, registry, dynamics, warm_start))
     lasting = duration_part(registry, duration, warm_start)
     warm_start = without_phases(warm_start)
     structure = None
     if warm_start is None:
         steps = 0 if past is None and not _is_auto(registry, dynamics) else past
         arranged, structure = with_contexts(
-            data, steps, config.holdout, seed, lambda train: _shown_search(train, config, max_contexts, progress)
+            data, steps, config.holdout, seed, lambda train: search.shown(train, progress)
         )
     else:
         arranged = Arranged.of(warm_start.with_past(data), 0, config.holdout, seed, is_refit=True)
@@ -129,7 +134,7 @@ def fit(
         config, EpisodeTensors.of(train, device=place), _aside(train, held_out, place), held_out, _most_error(structure)
     )
     if warm_start is None:
-        families = [informed(part, structure, data.obs_dim) for part in build.families_for(structure)]
+        families = [informed(part, structure, data.obs_dim, search.angles) for part in build.families_for(structure)]
         starts = [start for part in families for start in build.starts(part, structure, config)]
     else:
         starts = refits(warm_start, config, recipe, reset)
@@ -137,18 +142,16 @@ def fit(
     num_steps = len(starts) * config.num_steps + config.polish_steps
     with FitProgress(len(starts), num_steps, progress is True, tell=progress) as bar:
         runs.take_all(starts, bar, workers)
-        again = _with_other_contexts(runs, train, bar, workers)
+        again = _with_other_contexts(runs, train, bar, workers, search)
         best = runs.choose()
         model = runs.results[best].model
         polished = _polished(model, data, held_out, runs, bar) if recipe.is_polished else {}
-    found = _search_entry(structure or again.structure, runs, model, arranged) | again.entry
+    found = _search_entry(structure or again.structure, runs, model, arranged, search.angles) | again.entry
     if warm_start is not None:
         found["new_contexts"] = np.flatnonzero(~warm_start.kept[model.slots.cpu().numpy()]).tolist()
     if structure is not None and structure.time_s <= config.halves_within_s:
         with search_progress("last checks", progress):
-            found["half_agreement"] = half_agreement(
-                model, train, _route(runs, best, config, max_contexts), seed, workers
-            )
+            found["half_agreement"] = half_agreement(model, train, _route(runs, best, search), seed, workers)
     model.report = FitReport(
         num_episodes=data.num_episodes,
         num_transitions=int(data.is_observed.sum()),
@@ -192,81 +195,75 @@ def _named(model: ContextModel, names: Names | None) -> ContextModel:
     return model
 
 
+def _config_of(registry: Registry, dynamics: str | Part) -> Any:
+    return dynamics.config if isinstance(dynamics, Part) else registry.get("dynamics", dynamics).spec.config()
+
+
 def _is_auto(registry: Registry, dynamics: str | Part) -> bool:
     """Return whether the transition model is chosen by the data: it can then take any inputs."""
-    config = dynamics.config if isinstance(dynamics, Part) else registry.get("dynamics", dynamics).spec.config()
-    return isinstance(config, SeveralDynamics)
+    return isinstance(_config_of(registry, dynamics), SeveralDynamics)
 
 
-def _searched(train: Trajectories, config: FitConfig, max_contexts: int) -> Structure | None:
-    """Return what the structure search finds; None where it is not wanted or there is too little data.
+def _angles(
+    angles: Sequence[int] | None, data: Trajectories, registry: Registry, dynamics: str | Part,
+    warm_start: ContextModel | None,
+) -> tuple[int, ...]:  # fmt: skip
+    """Return the observation columns that are known to be angles in radians.
 
     Raises:
-        ConfigError: if the number of contexts is given where nothing can hold it.
-        FitError: if it is given and there is too little data to find them.
+        ConfigError: on a column that does not exist.
     """
-    wanted = config.num_contexts
-    if wanted is not None and (config.start != "search" or wanted > max_contexts):
-        raise ConfigError(
-            f"fit.num_contexts={wanted} needs fit.start=search and max_contexts of at least as many; got "
-            f"fit.start={config.start} and max_contexts={max_contexts}"
-        )
-    if config.start != "search":
-        return None
-    found = _search(train, config, max_contexts)
-    if found is None and wanted is not None:
-        raise FitError(f"fit.num_contexts={wanted}, but there is too little data to tell contexts apart; record more")
-    return found
+    if angles is not None:
+        named: Sequence[int] = angles
+    elif warm_start is not None:
+        named = warm_start.report.search.get("angles") or getattr(warm_start.dynamics, "angle_columns", None) or ()
+    else:
+        named = getattr(_config_of(registry, dynamics), "angle_columns", None) or ()
+    known = tuple(sorted({int(column) for column in named}))
+    if known and not 0 <= known[0] <= known[-1] < data.obs_dim:
+        raise ConfigError(f"angles={list(known)} must be columns of the {data.obs_dim} observations, counted from 0")
+    return known
 
 
-def _shown_search(
-    train: Trajectories, config: FitConfig, max_contexts: int, progress: bool | Callable[[str], None]
-) -> Structure | None:
-    with search_progress("search", progress):
-        return _searched(train, config, max_contexts)
-
-
-def _search(data: Trajectories, config: FitConfig, max_contexts: int) -> Structure | None:
-    return search_structure(data, max_contexts, config.num_contexts, config.regions)
-
-
-def _route(runs: Runs, best: int, config: FitConfig, max_contexts: int) -> Find:
+def _route(runs: Runs, best: int, search: Callable[[Trajectories], Structure | None]) -> Find:
     """Return how the contexts of a run are found anew in other episodes: in the way in which that run found them."""
 
     def trained(half: Trajectories, other: Trajectories) -> Int[np.ndarray, "N T"]:
         return runs.again(best, half, other).most_likely(half)
 
     is_noise = runs.results[best].start.name == NOISE_LEVELS
-    return trained if runs.repeats(best) else partial(_labels_by_search, config, max_contexts, is_noise)
+    return trained if runs.repeats(best) else partial(_labels_by_search, search, is_noise)
 
 
 def _labels_by_search(
-    config: FitConfig, max_contexts: int, is_noise: bool, half: Trajectories, _: Trajectories
+    search: Callable[[Trajectories], Structure | None], is_noise: bool, half: Trajectories, _: Trajectories
 ) -> Int[np.ndarray, "N T"] | None:
     """Return the labels that a search finds, those of its levels of noise where the run to judge started from these."""
-    found = _search(half, config, max_contexts)
+    found = search(half)
     if found is not None and found.noise_levels is not None and is_noise:
         return np.where(found.labels >= 0, found.noise_levels.probability.argmax(-1), -1)
     return None if found is None else found.labels
 
 
-def _with_other_contexts(runs: Runs, train: Trajectories, bar: FitProgress, workers: OpenWorkers) -> Revisit:
+def _with_other_contexts(
+    runs: Runs, train: Trajectories, bar: FitProgress, workers: OpenWorkers, search: StructureSearch
+) -> Revisit:
     """Train the candidates with other contexts that compete with a refit; return what led to them."""
-    again = _revisited(runs, train, bar)
+    again = _revisited(runs, train, bar, search.angles)
     runs.take_all(again.starts, bar, workers)
     if again.entry and runs.reset is not None and runs.job.config.num_contexts is None:
         divide_on(runs, train, bar, workers)
     return again
 
 
-def _revisited(runs: Runs, train: Trajectories, bar: FitProgress) -> Revisit:
+def _revisited(runs: Runs, train: Trajectories, bar: FitProgress, angles: tuple[int, ...]) -> Revisit:
     """Return the candidates with other contexts that compete with a refit; none for a fit that starts afresh."""
     before, config = runs.warm_start, runs.job.config
     if before is None or config.start != "search" or not runs.results:
         return Revisit()
     if runs.results[0].model.num_contexts == config.num_contexts:
         return Revisit()
-    most = before.task.max_contexts
+    search = StructureSearch(config, before.task.max_contexts, angles)
     with heard_by(bar.searches):
         return revisit(
             # With an open chain random heads compete with those that are known, and may spoil them.
@@ -274,7 +271,7 @@ def _revisited(runs: Runs, train: Trajectories, bar: FitProgress) -> Revisit:
             train,
             before.report.search,
             runs.build.recipe.refit,
-            search=lambda: _searched(train, config, most),
+            search=lambda: search.wanted(train),
             build=lambda part: runs.build.again(before, part),
             is_forced=config.search_again == "always" or runs.reset is not None,
         )
@@ -315,12 +312,15 @@ def check_learnable(data: Trajectories, warm_start: ContextModel | None, reset: 
         )
 
 
-def _search_entry(structure: Structure | None, runs: Runs, model: ContextModel, arranged: Arranged) -> dict[str, Any]:
+def _search_entry(
+    structure: Structure | None, runs: Runs, model: ContextModel, arranged: Arranged, angles: Sequence[int]
+) -> dict[str, Any]:
     """Return what the fit's report says about the search."""
+    known = {"angles": list(angles)} if angles else {}
     if structure is None:
-        return {}
+        return known
     verdicts = [dataclasses.asdict(verdict) for verdict in structure.history]
-    return {
+    return known | {
         "num_contexts": structure.num_contexts,
         "num_features": len(structure.features),
         "evidence": structure.evidence,

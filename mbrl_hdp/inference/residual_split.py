@@ -79,7 +79,7 @@ def look_at(model: ContextModel, data: Trajectories) -> Look:
 
 def divisions(model: ContextModel, found: Analysis) -> dict[int, Halves]:
     """Return the best division of every context that has enough steps and leaves something over."""
-    rows = make_rows(found.data)
+    rows = make_rows(found.data, angles=getattr(model.dynamics, "angle_columns", ()))
     labels = found.most_likely[found.data.is_observed]
     left = own_residuals(model, found.data, labels)[:, rows.target_columns] / rows.target_scale
     divided = {}
@@ -123,8 +123,8 @@ def _halve(rows: Rows, floor: float) -> tuple[float, Float[np.ndarray, "m 2"]]:
 
 
 def _basis(rows: Rows) -> Float[np.ndarray, "m D"]:
-    """Return the constant, the inputs and, where these are few, their products."""
-    x = np.clip(rows.inputs, -3.0, 3.0)
+    """Return the constant, the coordinates and, where these are few, their products."""
+    x = np.clip(rows.coordinates, -3.0, 3.0)
     pairs = [x[:, i] * x[:, j] for i in range(x.shape[1]) for j in range(i, x.shape[1])]
     columns = [np.ones(len(x)), *x.T, *pairs]
     return np.stack(columns if len(columns) <= _MOST_COLUMNS else columns[: 1 + x.shape[1]], 1)

@@ -156,16 +156,15 @@ def rule_for_rare(rule: Part, structure: Structure) -> Part | None:
     return Part(rule.name, changed)
 
 
-def informed(part: Part, structure: Structure | None, obs_dim: int) -> Part:
+def informed(part: Part, structure: Structure | None, obs_dim: int, angles: Sequence[int] = ()) -> Part:
     """Return a transition model's settings with what the search says and the user left open: features, angles."""
-    if structure is None:
-        return part
     known = {field.name for field in dataclasses.fields(part.config)}
     changes: dict[str, Any] = {}
-    if "terms" in known and not part.config.terms:
+    if structure is not None and "terms" in known and not part.config.terms:
         changes["terms"] = term_texts(structure.features)
     if "angle_columns" in known and not part.config.angle_columns:
-        changes["angle_columns"] = angle_columns(structure, obs_dim)
+        found = [] if structure is None else angle_columns(structure, obs_dim)
+        changes["angle_columns"] = sorted({*angles, *found})
     return Part(part.name, dataclasses.replace(part.config, **changes)) if changes else part
 
 

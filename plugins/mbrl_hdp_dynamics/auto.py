@@ -38,6 +38,11 @@ class AutoConfig:
     linear: LinearConfig = field(default_factory=LinearConfig)
     delta_mlp: DeltaMlpConfig = field(default_factory=_free_networks)
 
+    @property
+    def angle_columns(self) -> list[int]:
+        """Columns of obs that the user named as angles."""
+        return self.delta_mlp.angle_columns
+
     def candidates(self) -> list[tuple[str, Any]]:
         """Return name and settings of every model.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,8 @@ class DeltaMlpConfig(HeadsConfig):
 @dataclass
 class CartpoleConfig(HeadsConfig):
     """Settings of `cartpole`."""
+
+    angle_columns: ClassVar[tuple[int, ...]] = (2,)
 
 
 class DeltaMlpDynamics(StructuredDynamics):
@@ -90,4 +93,4 @@ def build_cartpole(config: CartpoleConfig, task: TaskSpec) -> DeltaMlpDynamics:
     """
     check_settings(config, "dynamics")
     require_dimensions("cartpole", task, 4, 1, "observations x, v, theta, omega and one force")
-    return DeltaMlpDynamics(task, config, angle_columns=(2,))
+    return DeltaMlpDynamics(task, config, config.angle_columns)

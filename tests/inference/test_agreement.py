@@ -142,20 +142,20 @@ def test_halves_are_searched_apart(data, model):
 
 
 @pytest.mark.parametrize(("repeats", "start"), [(True, "tempered"), (False, "search"), (False, "noise levels")])
-def test_halves_are_learned_in_the_way_that_led_to_the_model(monkeypatch, data, model, repeats, start):
+def test_halves_are_learned_in_the_way_that_led_to_the_model(data, model, repeats, start):
     one, two = data.select(slice(0, 12)), data.select(slice(12, 24))
     searched = np.zeros((12, 40), dtype=int)
     levels = SimpleNamespace(probability=np.tile([0.3, 0.7], (12, 40, 1)))
-    monkeypatch.setattr(
-        fit_module,
-        "_search",
-        lambda half, config, most: SimpleNamespace(labels=searched + most, noise_levels=levels),
-    )
+
+    def search(half):
+        assert half is one
+        return SimpleNamespace(labels=searched + 7, noise_levels=levels)
+
     runs = Mock(spec=Runs)
     runs.results = [SimpleNamespace(start=SimpleNamespace(name=name)) for name in ("search", "search", start)]
     runs.repeats.side_effect = lambda best: repeats and best == 2
     runs.again.return_value = model
-    labels = fit_module._route(runs, 2, FitConfig(), 7)(one, two)
+    labels = fit_module._route(runs, 2, search)(one, two)
     found = searched + 1 if start == "noise levels" else searched + 7
     np.testing.assert_array_equal(labels, model.most_likely(one) if repeats else found)
     assert runs.again.call_args_list == ([call(2, one, two)] if repeats else [])

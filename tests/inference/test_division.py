@@ -96,7 +96,7 @@ def test_an_opened_chain_finds_what_the_search_misses(rare_model, both, monkeypa
     def search(data, *_):
         return dataclasses.replace(missed, probability=data.is_observed[..., None].astype(float))
 
-    monkeypatch.setattr("mbrl_hdp.inference.fit.search_structure", search)
+    monkeypatch.setattr("mbrl_hdp.inference.structure.search_structure", search)
     options = {"warm_start": rare_model, "reset": "chain", "config": CONFIG, "progress": False}
     grown = mbrl_hdp.fit(both, **options)
     assert grown.report.runs[-1]["schedule"] == "divided"

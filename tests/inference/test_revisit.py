@@ -51,7 +51,7 @@ def test_a_context_comes_back(one_model, two_model, two_data):
 
 def test_nothing_is_searched_where_nothing_changed(two_model, monkeypatch):
     more = world(30, 6)
-    monkeypatch.setattr("mbrl_hdp.inference.fit.search_structure", lambda *_: pytest.fail("no search is needed"))
+    monkeypatch.setattr("mbrl_hdp.inference.structure.search_structure", lambda *_: pytest.fail("no search is needed"))
     again = mbrl_hdp.fit(more, warm_start=two_model, config=CONFIG, progress=False)
     assert again.num_contexts == 2
     assert [run["schedule"] for run in again.report.runs] == ["refit"]

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import mbrl_hdp
 from mbrl_hdp.errors import FitError
-from mbrl_hdp.inference import fit, warm_up
+from mbrl_hdp.inference import structure, warm_up
 from mbrl_hdp.inference.choice import HeldOutScore, choose, held_out_score
 from mbrl_hdp.inference.prediction_error import scaled_errors
 from mbrl_hdp.inference.progress import FitProgress
@@ -55,10 +55,10 @@ class TestScaledErrors:
 
 def test_a_start_that_was_typed_is_the_start(monkeypatch):
     """The word of a command line is equal to the default, not the same object."""
-    monkeypatch.setattr(fit, "_search", lambda *_: None)
+    monkeypatch.setattr(structure, "search_structure", lambda *_: None)
     typed = FitConfig(start="".join(["sea", "rch"]), num_contexts=2)
     with pytest.raises(FitError, match="too little data"):  # the search ran
-        fit._searched(world(2, 0), typed, max_contexts=3)
+        structure.StructureSearch(typed, 3, ()).wanted(world(2, 0))
 
 
 @pytest.mark.parametrize(("num_rounds", "num_kept"), [(3, 4), (4, 1)])

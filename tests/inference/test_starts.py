@@ -41,7 +41,7 @@ def fitted(pendulum):
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mbrl_hdp.inference.fit.search_structure", search)
+        patch.setattr("mbrl_hdp.inference.structure.search_structure", search)
         return mbrl_hdp.fit(pendulum, progress=False), found[0]
 
 

@@ -121,19 +121,34 @@ class Features:
         return Features(self.library, self.terms + fresh)
 
 
+def coordinates(rows: Rows) -> list[Factor]:
+    """Return every input, of a known angle its cosine and sine."""
+    found = []
+    for column in range(rows.inputs.shape[1]):
+        is_angle = column in rows.angles
+        found += [Factor(column, "cos", 1.0), Factor(column, "sin", 1.0)] if is_angle else [Factor(column)]
+    return found
+
+
 def linear_features(library: Library) -> Features:
-    """Return the constant and every input."""
-    return Features(library, [(), *((Factor(column),) for column in range(library.rows.inputs.shape[1]))])
+    """Return the constant and every coordinate."""
+    return Features(library, [(), *((factor,) for factor in coordinates(library.rows))])
 
 
 def monomials(library: Library, degree: int, most: int) -> list[Term]:
-    """Return all products of up to `degree` inputs, of the largest degree that has at most `most` of them."""
-    num_inputs = library.rows.inputs.shape[1]
+    """Return all products of up to `degree` coordinates, of the largest degree that has at most `most` of them.
+
+    The square of a cosine is left out: the constant and the square of the sine say the same.
+    """
+    factors = coordinates(library.rows)
     terms: list[Term] = [()]
     layer: list[Term] = [()]
     for _ in range(degree):
         layer = [
-            (*term, Factor(column)) for term in layer for column in range(term[-1].column if term else 0, num_inputs)
+            (*term, factor)
+            for term in layer
+            for factor in factors[factors.index(term[-1]) if term else 0 :]
+            if not (factor.kind == "cos" and factor in term)
         ]
         if len(terms) + len(layer) > most:
             break

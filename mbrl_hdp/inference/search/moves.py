@@ -253,6 +253,8 @@ def simpler(rows: Rows, candidate: Candidate, most: int = 3) -> list[Candidate]:
     state, library = candidate.state, candidate.features.library
     found = []
     for column in range(rows.inputs.shape[1]):
+        if column in rows.angles:
+            continue
         line = (Factor(column),)
         terms = [t for t in candidate.features.terms if t == line or all(factor.column != column for factor in t)]
         features = Features(library, terms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -40,6 +41,7 @@ class Rows:
         step: step of every row within its episode, `M`.
         shape: number of episodes and of steps (padded).
         lengths: steps of every episode.
+        angles: inputs that are known to be angles in radians.
     """
 
     inputs: Float[np.ndarray, "M X"]
@@ -56,6 +58,7 @@ class Rows:
     step: Int[np.ndarray, " M"]
     shape: tuple[int, int]
     lengths: Int[np.ndarray, " N"]
+    angles: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of transitions."""
@@ -87,6 +90,20 @@ class Rows:
         return part, index
 
     @cached_property
+    def coordinates(self) -> Float[np.ndarray, "M C"]:
+        """Standardised inputs, every angle replaced by its cosine and sine."""
+        if not self.angles:
+            return self.inputs
+        columns = []
+        for column, values in enumerate(self.inputs.T):
+            if column not in self.angles:
+                columns.append(values)
+                continue
+            for wave in (np.cos(self.raw_inputs[:, column]), np.sin(self.raw_inputs[:, column])):
+                columns.append((wave - wave.mean()) / max(float(wave.std()), 1e-9))
+        return np.stack(columns, 1)
+
+    @cached_property
     def previous(self) -> Int[np.ndarray, " M"]:
         """Row of the step before every row, -1 where there is none."""
         place = np.full(self.shape, -1)
@@ -110,12 +127,13 @@ class Rows:
         return torch.as_tensor(self.lengths)
 
 
-def make_rows(data: Trajectories, like: Rows | None = None) -> Rows:
+def make_rows(data: Trajectories, like: Rows | None = None, angles: Sequence[int] = ()) -> Rows:
     """Standardise the observed transitions of `data` and cut them into folds.
 
     Args:
         data: episodes.
-        like: rows whose columns and units are used; None chooses them from the data.
+        like: rows whose columns, units and angles are used; None chooses them from the data.
+        angles: observations that are known to be angles in radians.
     """
     is_observed = data.is_observed
     episode, step = np.nonzero(is_observed)
@@ -143,6 +161,7 @@ def make_rows(data: Trajectories, like: Rows | None = None) -> Rows:
         step=step,
         shape=(data.num_episodes, data.max_steps),
         lengths=data.lengths,
+        angles=tuple(int(i) for i in np.flatnonzero(np.isin(inputs, list(angles)))) if like is None else like.angles,
     )
 
 

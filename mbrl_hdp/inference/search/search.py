@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -404,6 +404,7 @@ def find_contexts(
     floor: float = FLOOR,
     sharp_floor: float = SHARP_FLOOR,
     regions: str = FORBID,
+    angles: Sequence[int] = (),
 ) -> Structure:
     """Find number and labels of the contexts of `data`.
 
@@ -416,6 +417,7 @@ def find_contexts(
         sharp_floor: where all residuals are near the floor, the search goes on with this one.
         regions: `forbid`: a context must explain more than one larger head that chooses between its halves by state
             and action could; `allow`: a context may be a region of the state space.
+        angles: observations that are known to be angles in radians: features begin with their sine and cosine.
 
     Raises:
         ConfigError: if `regions` is neither.
@@ -424,13 +426,15 @@ def find_contexts(
         raise ConfigError(f"regions must be {FORBID!r} or {ALLOW!r}, got {regions!r}")
     # The matrices are small: with more threads BLAS takes several times as long, and its last digits differ.
     with threadpool_limits(1, user_api="blas"):
-        return _find(data, max_contexts, floor, sharp_floor, regions)
+        return _find(data, max_contexts, floor, sharp_floor, regions, angles)
 
 
-def _find(data: Trajectories, max_contexts: int, floor: float, sharp_floor: float, regions: str) -> Structure:
+def _find(
+    data: Trajectories, max_contexts: int, floor: float, sharp_floor: float, regions: str, angles: Sequence[int]
+) -> Structure:
     started = time.process_time()
     part = part_of(data, MOST_ROWS)
-    rows = make_rows(part)
+    rows = make_rows(part, angles=angles)
     search = _Search(rows, max_contexts, regions)
     begin("choosing features for one context")
     first = one_context(rows, linear_features(Library(rows)), floor)

@@ -74,7 +74,7 @@ def _left_vectors(description: Float[np.ndarray, "W d"]) -> Float[np.ndarray, "W
 
 
 def _bases(rows: Rows, seed: int) -> list[Float[np.ndarray, "M B"]]:
-    x = np.clip(rows.inputs, -3.0, 3.0)
+    x = np.clip(rows.coordinates, -3.0, 3.0)
     num_inputs = x.shape[1]
     affine = np.concatenate([np.ones((len(x), 1)), x], 1)
     bases = [affine]
