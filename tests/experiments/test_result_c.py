@@ -72,8 +72,8 @@ def test_a_belief_is_drawn_with_the_truth_above_it():
     assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 2), (2, 2)]
 
 
-def warm(number, seed, points):
-    return record("C-CEM", seed, 88.0, curve(*points), warm_episodes=number)
+def warm(number, seed, points, model=sample_efficiency.CHOSEN):
+    return record("C-CEM", seed, 88.0, curve(*points), warm_episodes=number, model=model)
 
 
 @pytest.mark.parametrize(("soon", "is_met"), [(10, True), (11, False)])
@@ -84,12 +84,23 @@ def test_sample_efficiency_asks_for_every_seed_of_one_warm_start(soon, is_met):
     assert gate.is_met is is_met
     assert f"5: {3 if is_met else 2} of 3" in gate.found
     assert sample_efficiency.page(late[:2]).gates[0].is_met is None
+    # Networks are shown beside it; the gate is about what the data chooses.
+    networks = [warm(5, seed, [(5, 90.0)], sample_efficiency.NETWORK) for seed in (100, 101, 102)]
+    page = sample_efficiency.page([*late, *networks])
+    assert page.gates[0].found == "3: 0 of 3; 10: 0 of 3"
+    assert "| network | 5 | 90.00, n=3x10 |" in page.body
+    assert sample_efficiency.headline([*late, *networks]).endswith(
+        "by random ones: 3: 20, 10: 20, 5, network: 5; the paper takes 300"
+    )
 
 
 def test_sample_efficiency_cells_are_runs_of_one_episode_an_epoch():
     cells = load_study("sample_efficiency").cells(None, False)
     assert [cell["warm_episodes"] for cell in cells[:6]] == [3, 5, 10, 20, 50, 100]
-    assert len(cells) == 18
+    assert [cell["warm_episodes"] for cell in cells[18:]] == [5, 20] * 3
+    assert {cell["model"] for cell in cells[:18]} == {sample_efficiency.CHOSEN}
+    assert train_cell.resolve(cells[1])["dynamics"]["name"] == "auto"
+    assert train_cell.resolve(cells[18])["dynamics"]["name"] == "cartpole"
     budget = train_cell.resolve(cells[1])["budget"]
     assert (budget["warm_episodes"], budget["episodes_per_epoch"], budget["eval_every"]) == (5, 1, 1)
     assert budget["num_epochs"] == sample_efficiency.LATER + 1
