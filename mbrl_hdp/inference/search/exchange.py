@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -10,7 +10,7 @@ from scipy.cluster.vq import kmeans2
 
 from mbrl_hdp.inference.search.em import subset
 from mbrl_hdp.inference.search.features import Features, monomials
-from mbrl_hdp.inference.search.moves import Candidate, hold_longer, nearest_pairs, rebuild, settle
+from mbrl_hdp.inference.search.moves import Candidate, hold_longer, nearest_pairs, rebuild, rebuilt_features, settle
 from mbrl_hdp.inference.search.rows import Rows
 
 _SAMPLE = 3000
@@ -32,9 +32,13 @@ _BINS = 20
 _CELLS = 40
 # Labels so many steps apart are compared: where two heads agree, a switch shows only after some steps.
 _LAGS = (4, 12)
-# An exchange is tried if it makes so many pairs of steps alike that were labelled differently, and this share of them.
+# Labels that were exchanged by the sign of an input that is drawn anew at every step differ from one step to the next.
+_NEXT = (1,)
+# An exchange is tried if it makes so many pairs of steps alike that were labelled differently, and this share of them,
+# next steps for the last one.
 _FEWEST_SAVED = 20
 _LEAST_SAVED = 0.15
+_LEAST_SAVED_NEXT = 0.5
 
 
 def exchanged(rows: Rows, candidate: Candidate) -> Candidate:
@@ -46,6 +50,10 @@ def exchanged(rows: Rows, candidate: Candidate) -> Candidate:
     they are negative, and run EM; where that gains, choose the features anew. Differences that are no polynomial, such
     as those of friction, show it in time: labels that are exchanged beyond a surface switch whenever it is crossed. So
     exchange them, too, where that leaves fewer switches.
+
+    Where a random input turns the difference round, labels that were exchanged by its sign switch all the time, and the
+    heads have grown kinks in place of the smooth features that the true labels need. So features are chosen anew for
+    the exchanged labels where these hardly switch any more.
     """
     library = candidate.features.library
     polynomials = {len(terms): terms for terms in (monomials(library, degree, _MOST_TERMS) for degree in (1, 2, 3))}
@@ -64,16 +72,28 @@ def _trials(rows: Rows, candidate: Candidate, bases: list[Float[np.ndarray, "M _
     """Return exchanges that gain after a few steps of EM on smooth features, after more EM on features of their own."""
     if candidate.num_contexts == 1:
         return
-    library = candidate.features.library
+    library, floor = candidate.features.library, candidate.state.noise.floor
     smooth = candidate.features.with_terms(monomials(library, 3, _MOST_TERMS))
     for pair in nearest_pairs(candidate, _MOST_PAIRS):
         patterns = sign_patterns(rows, candidate, pair, bases) + switch_patterns(rows, candidate, pair)
         for is_other in patterns:
-            weight, both = candidate.state.weight.copy(), list(pair)
-            weight[:, both] = np.where(is_other[:, None], weight[:, both[::-1]], weight[:, both])
-            trial = settle(rows, smooth, weight, candidate.state.noise.floor, _STEPS)
+            weight = _swapped(candidate, pair, is_other)
+            trial = settle(rows, smooth, weight, floor, _STEPS)
             if trial.evidence() > candidate.evidence():
                 yield hold_longer(rows, rebuild(rows, trial))
+        for is_other in switch_patterns(rows, candidate, pair, _NEXT, _LEAST_SAVED_NEXT):
+            weight = _swapped(candidate, pair, is_other)
+            features = rebuilt_features(rows, candidate.features, weight, floor)
+            yield hold_longer(rows, settle(rows, features, weight, floor))
+
+
+def _swapped(
+    candidate: Candidate, pair: tuple[int, int], is_other: Bool[np.ndarray, " M"]
+) -> Float[np.ndarray, "M K"]:  # fmt: skip
+    """Return the context probabilities with a pair exchanged on some rows."""
+    weight, both = candidate.state.weight.copy(), list(pair)
+    weight[:, both] = np.where(is_other[:, None], weight[:, both[::-1]], weight[:, both])
+    return weight
 
 
 def sign_patterns(
@@ -108,17 +128,26 @@ def sign_patterns(
     return _different([pattern for _, pattern in sorted(found, key=lambda each: each[0])])
 
 
-def switch_patterns(rows: Rows, candidate: Candidate, pair: tuple[int, int]) -> list[Bool[np.ndarray, " M"]]:
+def switch_patterns(
+    rows: Rows, candidate: Candidate, pair: tuple[int, int], lags: Sequence[int] = _LAGS, least: float = _LEAST_SAVED
+) -> list[Bool[np.ndarray, " M"]]:  # fmt: skip
     """Return where to exchange two contexts so that they switch less often, the most promising pattern first.
 
     The state space is cut into cells. Two cells are joined by the episodes that lead from one to the other within a few
     steps: positively if labels are the same then, negatively if not. Signs of the cells that agree best with these
     joints are where labels are exchanged (-1) or not. Contexts that switch anywhere, as hidden ones do, leave every
     sign positive.
+
+    Args:
+        rows: data.
+        candidate: model.
+        pair: two of its contexts.
+        lags: how many steps apart.
+        least: share of the pairs of steps with different labels that a pattern must make alike.
     """
     labels = candidate.state.weight.argmax(1)
     inside = np.isin(labels, pair)
-    row, before = _links(rows, inside)
+    row, before = _links(rows, inside, lags)
     vote = np.where(labels[row] == labels[before], 1.0, -1.0)
     num_unlike = float((vote < 0.0).sum())
     found: list[tuple[float, Bool[np.ndarray, " M"]]] = []
@@ -131,17 +160,19 @@ def switch_patterns(rows: Rows, candidate: Candidate, pair: tuple[int, int]) -> 
         saved = num_unlike - float((vote * sign[cell[row]] * sign[cell[before]] < 0.0).sum())
         is_other = sign[cell] < 0.0
         share = is_other[inside].mean()
-        if saved >= max(_FEWEST_SAVED, _LEAST_SAVED * num_unlike) and _LEAST_SHARE < share < 1.0 - _LEAST_SHARE:
+        if saved >= max(_FEWEST_SAVED, least * num_unlike) and _LEAST_SHARE < share < 1.0 - _LEAST_SHARE:
             found.append((-saved, is_other))
     return _different([pattern for _, pattern in sorted(found, key=lambda each: each[0])])
 
 
-def _links(rows: Rows, inside: Bool[np.ndarray, " M"]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+def _links(
+    rows: Rows, inside: Bool[np.ndarray, " M"], lags: Sequence[int]
+) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:  # fmt: skip
     """Return rows and those some steps before them, where both are `inside`."""
     far, found = np.arange(len(rows)), []
-    for lag in range(1, max(_LAGS) + 1):
+    for lag in range(1, max(lags) + 1):
         far = np.where(far >= 0, rows.previous[far], -1)
-        if lag in _LAGS:
+        if lag in lags:
             row = np.flatnonzero((far >= 0) & inside & inside[far])
             found.append((row, far[row]))
     return np.concatenate([row for row, _ in found]), np.concatenate([before for _, before in found])

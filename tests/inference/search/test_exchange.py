@@ -74,6 +74,43 @@ def test_labels_swapped_beyond_a_surface_are_found_by_the_switches_where_it_is_c
     assert align(exchanged(rows, swapped).state.weight.argmax(1), truth).accuracy > 0.97
 
 
+def steered_rows(num_episodes=40, num_steps=60):
+    """A velocity that steering turns to the left or to the right, beside nine columns that drift by themselves."""
+    rng = np.random.default_rng(4)
+    velocity, drift = rng.normal(size=(2, num_episodes)), rng.normal(size=(9, num_episodes))
+    context = rng.integers(2, size=num_episodes)
+    obs, act, contexts = [np.concatenate([velocity, drift]).T], [], []
+    for _ in range(num_steps):
+        context = np.where(rng.random(num_episodes) < 0.1, 1 - context, context)
+        steering = rng.uniform(-1.0, 1.0, num_episodes)
+        turn = 0.8 * steering * np.where(context == 0, 1.0, -1.0)
+        velocity = np.stack([
+            np.cos(turn) * velocity[0] - np.sin(turn) * velocity[1],
+            np.sin(turn) * velocity[0] + np.cos(turn) * velocity[1],
+        ])  # fmt: skip
+        drift = 0.9 * drift + 0.1 * rng.normal(size=drift.shape)
+        obs.append(np.concatenate([velocity, drift]).T)
+        act.append(steering[:, None])
+        contexts.append(context)
+    rows = make_rows(Trajectories(obs=np.stack(obs, 1), act=np.stack(act, 1)))
+    return rows, np.stack(contexts, 1)[rows.episode, rows.step]
+
+
+def test_labels_swapped_by_the_sign_of_a_random_input_are_exchanged_back():
+    rows, truth = steered_rows()
+    steering = len(rows.inputs.T) - 1
+    linear = linear_features(Library(rows))
+    assert len(monomials(linear.library, 3, 60)) == len(linear)  # too many columns for products of any two
+    # Waves of the steering make up its size, which the exchanged labels need, and not its sign.
+    sizes = [(Factor(column), Factor(steering, "cos", turns)) for column in (0, 1) for turns in (1.0, 2.0, 4.0)]
+    turned = np.where(rows.inputs[:, steering] > 0.0, truth, 1 - truth)
+    swapped = settle(rows, linear.with_terms(sizes), soft(turned), 0.01)
+    labels = swapped.state.weight.argmax(1)
+    assert align(labels, truth).accuracy < 0.6
+    assert align(labels, turned).accuracy > 0.9
+    assert align(exchanged(rows, swapped).state.weight.argmax(1), truth).accuracy > 0.95
+
+
 def test_contexts_that_switch_anywhere_have_no_pattern():
     rows, truth = motor_rows()
     assert switch_patterns(rows, settle(rows, waves(rows), soft(truth), 0.01, 2), (0, 1)) == []
