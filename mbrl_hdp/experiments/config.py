@@ -123,6 +123,11 @@ class FitMainConfig(ModelConfig, UpdateConfig, WorkersConfig, LogConfig):
         "recorded or an input acts late; null: as many as the data asks for, with dynamics=auto; 0: none",
         at_least=0,
     )
+    angles: list[str] = setting(
+        [],
+        "observations that are angles in radians and go on beyond a turn, by name or pattern, as in angles=[heading]: "
+        "sine and cosine are seen from the start; left open, long logs show them, short ones may not",
+    )
     external: str = setting(
         "auto",
         "observed columns that nothing recorded influences, such as weather or load: auto makes them inputs (with "

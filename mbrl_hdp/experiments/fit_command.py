@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -19,7 +21,7 @@ from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.errors import ConfigError, short
+from mbrl_hdp.errors import ConfigError, did_you_mean, short
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
 from mbrl_hdp.experiments.explain import parse_overrides
@@ -100,6 +102,8 @@ def prepare(words: Sequence[str], is_data_needed: bool = True) -> FitJob:
     check_can_hold("out", Path(typed.out))
     if typed.update is not None and typed.pca is not None:
         raise ConfigError("pca= and update=: an update reads its data as the model's own was read; leave pca= out")
+    if typed.angles and typed.pca is not None:
+        raise ConfigError("pca= and angles=: principal components are no angles; leave one of them out")
     if (Path(typed.out) / "model.safetensors").exists() and not typed.overwrite and is_data_needed:
         raise ConfigError(f"out={typed.out} holds a model; choose another folder, or overwrite=true replaces it")
     return FitJob(sources[0] if sources else "", config, typed, registry)
@@ -142,9 +146,10 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
 
 def _read(job: FitJob, before: Previous | None, progress: bool) -> tuple[Log, ColumnNames]:
     """Read the data, as that of the model to update was read if there is one."""
+    log = read_log(job.source, job.typed) if before is None else before.read_new(job.source, job.typed)
+    _check_angles(job.typed.angles, log)
     if before is not None:
-        return before.read_new(job.source, job.typed), before.columns
-    log = read_log(job.source, job.typed)
+        return log, before.columns
     reduction = None if job.typed.pca is None else Reduction.of(log, job.typed.pca)
     if reduction is not None:
         log = reduction.apply(log)
@@ -200,6 +205,7 @@ def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> Co
         warm_start=None if before is None else before.model,
         dt=log.dt if typed.dt is None else typed.dt,
         past=typed.past,
+        angles=_angle_columns(typed.angles, log) or None,
         progress=progress,
         registry=job.registry,
         device=typed.device,
@@ -209,6 +215,36 @@ def _learn(job: FitJob, log: Log, before: Previous | None, progress: bool) -> Co
     if aside is not None:
         model.novelty_alarm(aside)
     return model
+
+
+def _check_angles(patterns: Sequence[str], log: Log) -> None:
+    """Refuse angles that are no observations, or no radians that go on beyond a turn.
+
+    Raises:
+        ConfigError: naming the column and what to do.
+    """
+    for pattern in patterns:
+        if not fnmatch.filter(log.obs_names, pattern):
+            known = did_you_mean(pattern, list(log.obs_names))
+            raise ConfigError(f"angles=[{', '.join(patterns)}]: {pattern!r} is no observation; {known}")
+    inside = log.data.is_step
+    for column in _angle_columns(patterns, log):
+        change = np.abs(np.diff(log.data.obs[:, :, column], axis=1)[inside])
+        for turn, unit in ((2.0 * np.pi, "numpy.unwrap(...)"), (360.0, "numpy.unwrap(numpy.radians(...))")):
+            jumps = int(((change > 0.9 * turn) & (change < 1.01 * turn)).sum())
+            if jumps and np.nanmedian(change) < 0.25 * turn:
+                raise ConfigError(
+                    f"angles=[{', '.join(patterns)}]: {log.obs_names[column]} jumps by a whole turn of {turn:.4g} "
+                    f"({count_of(jumps, 'time')}); an angle is in radians here and goes on beyond a turn, as "
+                    f"{unit} makes it, or leave the column out of angles="
+                )
+
+
+def _angle_columns(patterns: Sequence[str], log: Log) -> list[int]:
+    """Return the numbers of the observations that were named as angles; a column that became an input is none."""
+    return [
+        column for column, name in enumerate(log.obs_names) if any(fnmatch.fnmatchcase(name, each) for each in patterns)
+    ]
 
 
 def _part(config: Any) -> Any:

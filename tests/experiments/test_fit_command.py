@@ -5,6 +5,7 @@ import json
 import runpy
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
@@ -249,3 +250,53 @@ def test_columns_stay_observations_where_that_is_wanted(building, words):
     log, columns = fit_command._read(fit_command.prepare([str(building / "0.csv"), *_WEATHER, *words]), None, False)
     assert log.data.obs_dim == 3
     assert columns.obs == ("room", "outside", "sun")
+
+
+@pytest.fixture(scope="module")
+def swings(tmp_path_factory):
+    """Five episodes of a cart-pole as a log with names of its own."""
+    cart = gymnasium.make("mbrl_hdp/CartPoleSwingUp-v0", actuation=(1.0, -1.0)).get_wrapper_attr("as_batch")(5)
+    data = mbrl_hdp.collect(cart, num_episodes=5, seed=1, progress=False)
+    folder = tmp_path_factory.mktemp("swings")
+    for name, turn in (("log", 0.0), ("radians", 2.0 * np.pi), ("degrees", 360.0)):
+        obs = data.obs.copy()
+        if turn:
+            obs[..., 2] = obs[..., 2] * turn / (2.0 * np.pi) % turn
+        rows = [
+            [n, *obs[n, t], *(data.act[n, t] if t < data.max_steps else [""])]
+            for n in range(5)
+            for t in range(data.max_steps + 1)
+        ]
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([["run", "x", "v", "pole_angle", "spin", "force"], *rows])
+    return folder
+
+
+_SWINGS = ["episode=run", "obs=[x,v,pole_angle,spin]", "act=[force]", "max_contexts=3", "fit.num_restarts=1"]
+_SWINGS += ["fit.num_steps=5", "fit.polish_steps=2", "fit.halves_within_s=0", "dynamics=delta_mlp"]
+
+
+def test_angles_are_named_by_name_or_pattern(swings):
+    assert main(["fit", str(swings / "log.csv"), *_SWINGS, "angles=[*_angle]", f"out={swings / 'model'}"]) == 0
+    search = mbrl_hdp.load(swings / "model").report.search
+    assert (search["angles"], search["num_contexts"]) == ([2], 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "angles", "words"),
+    [
+        ("log", "[poleangle]", "angles=[poleangle]: 'poleangle' is no observation; did you mean 'pole_angle'?"),
+        ("radians", "[pole_angle]", "pole_angle jumps by a whole turn of 6.283"),
+        ("degrees", "[pole_angle]", "numpy.unwrap(numpy.radians(...)) makes it"),
+    ],
+)
+def test_angles_that_would_mislead_are_refused_before_anything_is_learned(swings, capsys, name, angles, words):
+    out = swings / "refused"
+    assert main(["fit", str(swings / f"{name}.csv"), *_SWINGS, f"angles={angles}", f"out={out}"]) == 2
+    assert words in capsys.readouterr().err
+    assert not (out / "model.safetensors").exists()
+
+
+def test_principal_components_are_no_angles(swings, capsys):
+    assert main(["fit", str(swings / "log.csv"), *_SWINGS, "angles=[pole_angle]", "pca=2", "out=unused"]) == 2
+    assert "pca= and angles=" in capsys.readouterr().err
