@@ -10,8 +10,9 @@ import time
 
 from benchmarks.report import Row
 from mbrl_hdp.experiments.config import check_config, load_config
-from mbrl_hdp.experiments.loop import collect_episodes, start_run, update_agent, update_model
+from mbrl_hdp.experiments.loop import collect_episodes, start_run, update_agent
 from mbrl_hdp.experiments.metrics import SilentLog
+from mbrl_hdp.experiments.model_update import update_model
 from mbrl_hdp.hooks import load_registry
 from mbrl_hdp.seeding import seed_everything
 
@@ -37,7 +38,7 @@ def milliseconds_per_step(agent: str, words: list[str]) -> float:
         seed_everything(epoch)
         begun, steps = time.perf_counter(), run.env_steps
         new, _ = collect_episodes(run, epoch, log)
-        update_agent(run, epoch, new, update_model(run, epoch, log))
+        update_agent(run, epoch, new, run.agent.spec.needs_model and update_model(run, epoch, log))
     run.task.env.close()
     return 1e3 * (time.perf_counter() - begun) / (run.env_steps - steps)
 

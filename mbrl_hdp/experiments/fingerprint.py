@@ -57,6 +57,8 @@ _WITHOUT_EFFECT = frozenset(
 )
 # What learns a context model and computes with one; its plugins come by the configuration.
 CONTEXT_MODEL = (f"{PACKAGE}.inference", f"{PACKAGE}.belief", f"{PACKAGE}.distil")
+# What calls them in a run.
+MODEL_UPDATE = f"{PACKAGE}.experiments.model_update"
 # Modules in there that every agent uses.
 _FOR_ALL = frozenset(f"{PACKAGE}.{name}" for name in ("inference.scoring", "inference.progress", "belief.codec"))
 # What chooses a planner's settings, unless these are fixed.
@@ -73,7 +75,7 @@ def fingerprint_of(run_module: str, config: Mapping[str, Any]) -> str:
         run_module: module of the function that runs the cell.
         config: the cell's resolved configuration.
     """
-    unused: tuple[str, ...] = CONTEXT_MODEL if learns_no_model(config) else ()
+    unused: tuple[str, ...] = (*CONTEXT_MODEL, MODEL_UPDATE) if learns_no_model(config) else ()
     unused += (TUNING,) if is_never_tuned(config) else ()
     return code_fingerprint(roots_of(run_module, config), unused, frozenset(_strings(config)))
 

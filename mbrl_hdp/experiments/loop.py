@@ -24,14 +24,13 @@ from mbrl_hdp.experiments.config import MainConfig
 from mbrl_hdp.experiments.diagnostics import SwitchLoss, believed_contexts, slots_of_truth, switch_loss
 from mbrl_hdp.experiments.episodes import Observer, Record, Vector, run_episode
 from mbrl_hdp.experiments.export import export
-from mbrl_hdp.experiments.fit_settings import fit_config, model_parts
 from mbrl_hdp.experiments.metrics import RunLog, SilentLog
-from mbrl_hdp.experiments.novelty import calibrate_alarm, num_alarms, training_data
+from mbrl_hdp.experiments.model_update import update_model
+from mbrl_hdp.experiments.novelty import num_alarms
 from mbrl_hdp.experiments.run_lock import run_lock
 from mbrl_hdp.experiments.summary import Evaluation, evaluation_of, write_summary
 from mbrl_hdp.experiments.tasks import Task, make_task
 from mbrl_hdp.hooks import Registry
-from mbrl_hdp.inference.fit import fit
 from mbrl_hdp.inference.model import ContextModel
 from mbrl_hdp.seeding import seed_everything, sub_seed
 from mbrl_hdp.types import EpisodeSummary
@@ -105,7 +104,7 @@ def train(config: MainConfig, registry: Registry, folder: Path, progress: bool =
             with _timed(run, "model_s"):
                 alarms = num_alarms(run, new)
                 metrics |= {} if alarms is None else {"novelty_alarms": alarms}
-                is_refit = update_model(run, epoch, log, is_alarmed=bool(alarms))
+                is_refit = run.agent.spec.needs_model and update_model(run, epoch, log, is_alarmed=bool(alarms))
                 metrics |= update_reward(run, epoch, log) if is_refit else {}
             with _timed(run, "agent_s"):
                 metrics |= update_agent(run, epoch, new, is_refit)
@@ -213,35 +212,6 @@ def _timed_act(run: Run) -> Callable[[Vector], Vector]:
             return run.agent.act(packed, explore=True)
 
     return act
-
-
-def update_model(run: Run, epoch: int, log: RunLog | SilentLog, is_alarmed: bool = False) -> bool:
-    """Update the generative model by the ELBO on all data and distil; later epochs go on from what is known.
-
-    After a novelty alarm it is updated even if it is not due, and searches for new contexts.
-    """
-    is_due = epoch == 0 or is_alarmed or _is_due(epoch, run.budget.model_every)
-    if not run.agent.spec.needs_model or not is_due:
-        return False
-    data = training_data(run)
-    log.says(work := f"epoch {epoch}: learning the contexts of {data.num_episodes} episodes")
-    model = fit(
-        data,
-        **model_parts(run.config),
-        max_contexts=run.config.max_contexts,
-        seed=sub_seed(run.config.seed, "model", epoch),
-        config=fit_config(run.config, run.budget, is_first=epoch == 0, is_alarmed=is_alarmed),
-        warm_start=run.model,
-        dt=run.task.dt,
-        past=0,
-        angles=run.task.angle_columns or None,
-        progress=lambda part: log.says(f"{work}, {part}"),
-        registry=run.registry,
-        device=run.config.device,
-    )
-    run.use_model(model)
-    calibrate_alarm(run)
-    return True
 
 
 def update_reward(run: Run, epoch: int, log: RunLog | SilentLog) -> dict[str, float]:

@@ -12,7 +12,7 @@ from mbrl_hdp.cli import main
 from mbrl_hdp.control.policy import ContextSac
 from mbrl_hdp.control.replay import BeliefReplay, model_beliefs
 from mbrl_hdp.errors import ConfigError
-from mbrl_hdp.experiments import loop
+from mbrl_hdp.experiments import loop, model_update
 from mbrl_hdp.experiments.app import run_app
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.hooks import load_registry
@@ -82,7 +82,7 @@ def test_beliefs_stay_while_the_model_does(tmp_path, monkeypatch):
 def test_new_episodes_join_the_old_ones(agent, tmp_path, monkeypatch):
     """Data grows by what is collected, in order, and the model is learned from all of it."""
     run, learned_from, collected = run_of(f"agent={agent}", "planner.horizon=2"), [], []
-    real_fit, real_play = loop.fit, loop.run_episode
+    real_fit, real_play = model_update.fit, loop.run_episode
 
     def fit(data, **settings):
         learned_from.append(data.num_episodes)
@@ -93,7 +93,7 @@ def test_new_episodes_join_the_old_ones(agent, tmp_path, monkeypatch):
         collected.append(record)
         return record
 
-    monkeypatch.setattr(loop, "fit", fit)
+    monkeypatch.setattr(model_update, "fit", fit)
     monkeypatch.setattr(loop, "run_episode", play)
     train(run, tmp_path, monkeypatch)
     assert learned_from == ([] if agent == "ni_sac" else [5, 7, 9])

@@ -7,6 +7,7 @@ import pytest
 
 from mbrl_hdp.cli import main
 from mbrl_hdp.errors import ConfigError
+from mbrl_hdp.experiments import model_update
 from mbrl_hdp.experiments.budget import BudgetConfig, BudgetTable, budget_for
 from mbrl_hdp.experiments.config import check_config, config_dir, load_config
 from mbrl_hdp.experiments.fit_settings import fit_config
@@ -64,15 +65,13 @@ class TestBudget:
 
 class TestFit:
     def test_settings_reach_the_fits_of_a_run(self, tmp_path, monkeypatch):
-        import mbrl_hdp.experiments.loop as loop
-
-        seen, real = [], loop.fit
+        seen, real = [], model_update.fit
 
         def spy(*words, **named):
             seen.append(named["config"])
             return real(*words, **named)
 
-        monkeypatch.setattr(loop, "fit", spy)
+        monkeypatch.setattr(model_update, "fit", spy)
         more = ["fit.learning_rate=0.02", "fit.num_restarts=2", "fit.polish_steps=4", "budget.model_steps=7"]
         train(typed(*SMALL, "env.kwargs.horizon=8", *more), load_registry(), tmp_path, progress=False)
         first, refit = seen

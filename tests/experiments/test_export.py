@@ -15,8 +15,9 @@ from mbrl_hdp.errors import CheckpointError
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.episodes import run_episode
 from mbrl_hdp.experiments.export import export
-from mbrl_hdp.experiments.loop import collect_episodes, start_run, train, update_agent, update_model
+from mbrl_hdp.experiments.loop import collect_episodes, start_run, train, update_agent
 from mbrl_hdp.experiments.metrics import SilentLog
+from mbrl_hdp.experiments.model_update import update_model
 from mbrl_hdp.hooks import load_registry
 
 SMALL = ["profile=smoke", "max_contexts=5", "env.kwargs.horizon=30", "dynamics.hidden_sizes=[16]"]

@@ -9,6 +9,7 @@ from mbrl_hdp.experiments.code_pieces import Piece, hash_of, named_pieces, piece
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.fingerprint import (
     CONTEXT_MODEL,
+    MODEL_UPDATE,
     TUNING,
     code_fingerprint,
     fingerprint_of,
@@ -251,8 +252,9 @@ def test_a_planner_that_is_never_tuned_runs_nothing_of_it(tmp_path):
 def test_all_that_an_agent_without_a_context_model_runs_counts(agent, tmp_path):
     config = check_config(load_config(["env=cartpole_hard", f"agent={agent}", "profile=smoke", *SHORT]))
     code = roots_of("mbrl_hdp.experiments.loop", resolved_run(config))
-    counted = {str(source_of(name)) for name in reached_modules(code, CONTEXT_MODEL)}
+    counted = {str(source_of(name)) for name in reached_modules(code, (*CONTEXT_MODEL, MODEL_UPDATE))}
     ran = run_code(config, tmp_path)
+    assert str(source_of(MODEL_UPDATE)) not in {code.co_filename for code in ran}
     folders = [str(source_of(name).parent) for name in CONTEXT_MODEL]
     inside = {code for code in ran if any(code.co_filename.startswith(folder) for folder in folders)}
     assert {f"{code.co_filename}: {code.co_name}" for code in inside if code.co_filename not in counted} == set()

@@ -18,7 +18,7 @@ from mbrl_hdp.data import minari_files, parquet_files
 from mbrl_hdp.data.logs import is_frame
 from mbrl_hdp.doctor import Finding
 from mbrl_hdp.errors import ConfigError, MbrlHdpError, PluginError
-from mbrl_hdp.experiments import loop, metrics, runs
+from mbrl_hdp.experiments import metrics, model_update, runs
 from mbrl_hdp.experiments.metrics import RunLog
 from mbrl_hdp.experiments.reproduce import ReproduceOptions, reproduce
 from mbrl_hdp.experiments.settings_help import completions, settings_of
@@ -122,18 +122,18 @@ class TestProgress:
 
     def test_a_training_says_which_part_of_learning_is_under_way(self, monkeypatch):
         for name in ("model_parts", "fit_config"):
-            monkeypatch.setattr(loop, name, lambda *_, **__: {})
-        monkeypatch.setattr(loop, "training_data", lambda _: SimpleNamespace(num_episodes=7))
-        monkeypatch.setattr(loop, "calibrate_alarm", lambda _: None)
-        monkeypatch.setattr(loop, "fit", lambda _, progress, **__: progress("run 1/3 (search) step 4/10"))
+            monkeypatch.setattr(model_update, name, lambda *_, **__: {})
+        monkeypatch.setattr(model_update, "training_data", lambda _: SimpleNamespace(num_episodes=7))
+        monkeypatch.setattr(model_update, "calibrate_alarm", lambda _: None)
+        monkeypatch.setattr(model_update, "fit", lambda _, progress, **__: progress("run 1/3 (search) step 4/10"))
         run = SimpleNamespace(
             agent=SimpleNamespace(spec=SimpleNamespace(needs_model=True)),
             config=SimpleNamespace(max_contexts=2, seed=0, device="cpu"),
-            task=SimpleNamespace(dt=None),
+            task=SimpleNamespace(dt=None, angle_columns=()),
             **{"budget": None, "model": None, "registry": None, "use_model": lambda _: None},
         )
         said = []
-        assert loop.update_model(run, 0, SimpleNamespace(says=said.append))
+        assert model_update.update_model(run, 0, SimpleNamespace(says=said.append))
         words = "epoch 0: learning the contexts of 7 episodes"
         assert said == [words, f"{words}, run 1/3 (search) step 4/10"]
 

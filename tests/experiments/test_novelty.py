@@ -12,6 +12,7 @@ from mbrl_hdp.experiments import loop, novelty
 from mbrl_hdp.experiments.config import check_config, load_config
 from mbrl_hdp.experiments.fit_settings import fit_config
 from mbrl_hdp.experiments.metrics import SilentLog
+from mbrl_hdp.experiments.model_update import update_model
 from mbrl_hdp.experiments.studies.novelty import interval
 from mbrl_hdp.experiments.studies.novelty_cell import delays
 from mbrl_hdp.experiments.studies.novelty_world import World
@@ -119,12 +120,12 @@ def test_training_watches_real_episodes():
     with SilentLog(1, is_wanted=False) as log:
         new, _ = loop.collect_episodes(run, 0, log)
         assert novelty.num_alarms(run, new) is None
-        assert loop.update_model(run, 0, log)
+        assert update_model(run, 0, log)
         assert run.model.report.num_episodes == 20
         assert run.model.novelty.table.num_steps > 400
         assert isinstance(novelty.num_alarms(run, new), int)
-        assert not loop.update_model(run, 1, log)
-        assert loop.update_model(run, 1, log, is_alarmed=True)
+        assert not update_model(run, 1, log)
+        assert update_model(run, 1, log, is_alarmed=True)
     assert fit_config(run.config, run.budget, is_first=False, is_alarmed=True).search_again == "always"
     assert fit_config(run.config, run.budget, is_first=False).search_again == "due"
     run.task.close()

@@ -43,19 +43,19 @@ def page(records: list[CellRecord]) -> Page:
     return Page(body + fits_table(records), gates(records))
 
 
-def is_success(record: CellRecord) -> bool:
+def is_success(record: CellRecord, accuracy: float = ACCURACY) -> bool:
     """Whether exactly two contexts were found and the labels are right."""
-    return bool(record.results["num_contexts"] == 2 and record.results["accuracy"] >= ACCURACY)
+    return bool(record.results["num_contexts"] == 2 and record.results["accuracy"] >= accuracy)
 
 
-def gates(records: list[CellRecord]) -> list[Gate]:
-    """Require exactly two contexts with accurate labels in every fit of a task."""
+def gates(records: list[CellRecord], accuracy: float = ACCURACY) -> list[Gate]:
+    """Require exactly two contexts with labels of this accuracy in every fit of a task."""
     found = []
     for task in DYNAMICS:
         group = [record for record in records if record.settings["task"] == task]
-        good = sum(map(is_success, group))
+        good = sum(is_success(record, accuracy) for record in group)
         is_met = good == len(group) if len(group) >= len(SEEDS) else None
-        words = f"{task}: two contexts, accuracy at least {ACCURACY}, {len(SEEDS)} of {len(SEEDS)} seeds"
+        words = f"{task}: two contexts, accuracy at least {accuracy}, {len(SEEDS)} of {len(SEEDS)} seeds"
         found.append(Gate(words, f"{good} of {len(group)}", is_met))
     return found
 
