@@ -42,7 +42,8 @@ SHARP_FLOOR = 0.002
 # Transitions that are searched at most; the rest is only labelled.
 MOST_ROWS = 12_000
 FORBID, ALLOW = "forbid", "allow"
-# A split must gain this many nats a row over a model without it, whose noise is as rich as the data asks for ...
+# Every further context must gain this many nats a row over a model without it, whose noise is as rich as the data asks
+# for ...
 LEAST_GAIN = 0.03
 # ... and this many over one larger head that chooses between the halves by state and action alone.
 LEAST_BEYOND_GATE = 0.02
@@ -290,8 +291,9 @@ class _Search:
         beyond, jump = self._beyond_gate(rich, pair), jump_share(rows, rich.state, pair)
         region = self._region(rich, pair)
         stay = float(np.diagonal(rich.state.transition)[list(pair)].min())
+        least = LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
         is_accepted = (
-            gain > LEAST_GAIN + rows.targets.shape[1] * (rows.inputs.shape[1] + 1) / len(rows)
+            gain > least * (child.num_contexts - current.num_contexts)
             and gain > _ERRORS * error
             and _is_context(beyond, jump, region, LEAST_REGION if current.num_contexts == 1 else CLEAR_REGION)
             and not _is_part(jump, region)
