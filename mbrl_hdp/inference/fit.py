@@ -210,8 +210,10 @@ def _angles(
 ) -> tuple[int, ...]:  # fmt: skip
     """Return the observation columns that are known to be angles in radians.
 
+    A transition model that is made for more columns refuses the data itself.
+
     Raises:
-        ConfigError: on a column that does not exist.
+        ConfigError: on a column of `angles` that does not exist.
     """
     if angles is not None:
         named: Sequence[int] = angles
@@ -220,9 +222,10 @@ def _angles(
     else:
         named = getattr(_config_of(registry, dynamics), "angle_columns", None) or ()
     known = tuple(sorted({int(column) for column in named}))
-    if known and not 0 <= known[0] <= known[-1] < data.obs_dim:
+    there = tuple(column for column in known if 0 <= column < data.obs_dim)
+    if angles is not None and there != known:
         raise ConfigError(f"angles={list(known)} must be columns of the {data.obs_dim} observations, counted from 0")
-    return known
+    return there
 
 
 def _route(runs: Runs, best: int, search: Callable[[Trajectories], Structure | None]) -> Find:
