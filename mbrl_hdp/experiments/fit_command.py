@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -21,6 +20,7 @@ from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.data.trajectories import Trajectories
+from mbrl_hdp.data.turns import TURNS, jumping_angles
 from mbrl_hdp.errors import ConfigError, did_you_mean, short
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
@@ -227,17 +227,14 @@ def _check_angles(patterns: Sequence[str], log: Log) -> None:
         if not fnmatch.filter(log.obs_names, pattern):
             known = did_you_mean(pattern, list(log.obs_names))
             raise ConfigError(f"angles=[{', '.join(patterns)}]: {pattern!r} is no observation; {known}")
-    inside = log.data.is_step
-    for column in _angle_columns(patterns, log):
-        change = np.abs(np.diff(log.data.obs[:, :, column], axis=1)[inside])
-        for turn, unit in ((2.0 * np.pi, "numpy.unwrap(...)"), (360.0, "numpy.unwrap(numpy.radians(...))")):
-            jumps = int(((change > 0.9 * turn) & (change < 1.01 * turn)).sum())
-            if jumps and np.nanmedian(change) < 0.25 * turn:
-                raise ConfigError(
-                    f"angles=[{', '.join(patterns)}]: {log.obs_names[column]} jumps by a whole turn of {turn:.4g} "
-                    f"({count_of(jumps, 'time')}); an angle is in radians here and goes on beyond a turn, as "
-                    f"{unit} makes it, or leave the column out of angles="
-                )
+    named = _angle_columns(patterns, log)
+    for column, turn, count in jumping_angles(log.data):
+        if column in named:
+            raise ConfigError(
+                f"angles=[{', '.join(patterns)}]: {log.obs_names[column]} jumps by a whole turn of {turn:.4g} "
+                f"({count_of(count, 'time')}); an angle is in radians here and goes on beyond a turn, as "
+                f"{TURNS[turn]} makes it; without angles= the column is read as it is"
+            )
 
 
 def _angle_columns(patterns: Sequence[str], log: Log) -> list[int]:

@@ -297,6 +297,13 @@ def test_angles_that_would_mislead_are_refused_before_anything_is_learned(swings
     assert not (out / "model.safetensors").exists()
 
 
+def test_an_angle_that_jumps_back_after_a_turn_is_pointed_out(swings):
+    _, columns = fit_command._read(fit_command.prepare([str(swings / "degrees.csv"), *_SWINGS]), None, False)
+    (note,) = columns.notes
+    assert note.startswith("pole_angle jumps by a whole turn of 360 (")
+    assert "numpy.unwrap(numpy.radians(...)), and named in angles=" in note
+
+
 def test_principal_components_are_no_angles(swings, capsys):
     assert main(["fit", str(swings / "log.csv"), *_SWINGS, "angles=[pole_angle]", "pca=2", "out=unused"]) == 2
     assert "pca= and angles=" in capsys.readouterr().err
