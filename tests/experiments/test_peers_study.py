@@ -33,6 +33,16 @@ def test_a_tie_is_enough_on_linear_systems_only():
     assert [gate.is_met for gate in peers.page(records(lambda *_: 0.9)[:10]).gates] == [None, None]
 
 
+def test_a_tie_is_enough_where_a_peer_leaves_no_room():
+    peer = {("two_tanks", "ar_hmm"): 1.0}
+    near = lambda ours: gates(lambda *key: peer.get(key, ours.get(key[0], 0.99) if key[1] == "fit" else 0.7))  # noqa: E731
+    assert near({"two_tanks": 0.996}) == [True, True]
+    assert near({"two_tanks": 0.994}) == [False, True]
+    assert "(1 of them where a peer has so much)" in peers.page(
+        records(lambda *key: peer.get(key, 0.9))
+    ).gates[0].found  # fmt: skip
+
+
 def test_cells_of_fit_are_those_of_systems_fit():
     cell = peers.cells(None, False)[0]
     assert cell["method"] == "fit"
