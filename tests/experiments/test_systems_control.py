@@ -115,6 +115,14 @@ def gate(shares):
     return systems_control.page(records).gates[0].is_met
 
 
+def test_the_page_says_what_the_filter_keeps_of_what_is_known():
+    page = systems_control.page([record(cell, 1.0) for cell in systems_control.cells(None, False)])
+    assert page.gates[1].found == "0 of 5"  # the exact filter itself has half
+    assert page.gates[1].is_met is False
+    (row,) = (line for line in page.body.splitlines() if line.startswith("| unicycle |"))
+    assert [cell.strip() for cell in row.split("|")[3:8]] == ["100.00", "1.000", "200.00", "0.500", "0.500"]
+
+
 def test_the_gate_wants_four_of_five():
     assert gate({}) is True
     assert gate({"unicycle": 0.9}) is True
