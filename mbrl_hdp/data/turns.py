@@ -22,7 +22,7 @@ class Jumps(NamedTuple):
 
     column: int
     turn: float
-    count: int
+    times: int
 
 
 def jumping_angles(data: Trajectories) -> list[Jumps]:

@@ -20,7 +20,7 @@ def test_a_wrapped_angle_jumps(turn, first):
     wrapped = (angle - first) % turn + first
     (found,) = jumping_angles(Trajectories(np.stack([walk(), wrapped], -1)))
     assert (found.column, found.turn) == (1, turn)
-    assert found.count == (np.abs(np.diff(wrapped, axis=1)) > turn / 2).sum()
+    assert found.times == (np.abs(np.diff(wrapped, axis=1)) > turn / 2).sum()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_wrapped_angle_jumps(turn, first):
     ids=["unwrapped", "switch", "noise", "other period"],
 )
 def test_other_columns_do_not(values):
-    assert [jump for jump in jumping_angles(Trajectories(values[..., None])) if jump.count > 0] == []
+    assert [jump for jump in jumping_angles(Trajectories(values[..., None])) if jump.times > 0] == []
 
 
 def test_missing_samples_are_skipped():
