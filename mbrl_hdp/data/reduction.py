@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mbrl_hdp.data.logs import Log, count_of
+from mbrl_hdp.data.logs import Log
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.data.turns import TURNS, jumping_angles
 from mbrl_hdp.errors import ConfigError, DataError
 
 
@@ -103,16 +102,11 @@ def varying(data: Trajectories) -> Bool[np.ndarray, " S"]:
 
 
 def remarks(log: Log) -> Iterator[str]:
-    """Yield what a person should know before a fit: columns that never change, that jump, or that say the same."""
+    """Yield what a person should know before a fit: columns that never change, and many columns that say the same."""
     still = [name for name, varies in zip(log.obs_names, varying(log.data), strict=True) if not varies]
     if still and len(still) < log.data.obs_dim:
         words = "never changes and is" if len(still) == 1 else "never change and are"
         yield f"{', '.join(still)} {words} left out: no context can be seen in it"
-    for column, turn, times in jumping_angles(log.data):
-        yield (
-            f"{log.obs_names[column]} jumps by a whole turn of {turn:.4g} ({count_of(times, 'time')}): as an angle in "
-            f"radians that goes on beyond a turn, {TURNS[turn]}, and named in angles=, it is predicted better"
-        )
     count = few_components(log.data)
     if count is not None:
         hold = "1 principal component holds" if count == 1 else f"{count} principal components hold"

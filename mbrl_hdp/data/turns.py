@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from mbrl_hdp.data.logs import Log, count_of
 from mbrl_hdp.data.trajectories import Trajectories
 
 # One turn -> how numpy makes an angle in these units go on beyond it, in radians.
@@ -40,3 +42,12 @@ def jumping_angles(data: Trajectories) -> list[Jumps]:
             if is_angle and count >= _FEWEST and np.median(change) < _STEP * turn:
                 found.append(Jumps(column, turn, count))
     return found
+
+
+def turn_remarks(log: Log) -> Iterator[str]:
+    """Yield what a person should know of columns that jump by a whole turn."""
+    for column, turn, times in jumping_angles(log.data):
+        yield (
+            f"{log.obs_names[column]} jumps by a whole turn of {turn:.4g} ({count_of(times, 'time')}): as an angle in "
+            f"radians that goes on beyond a turn, {TURNS[turn]}, and named in angles=, it is predicted better"
+        )

@@ -15,6 +15,7 @@ from mbrl_hdp.data.names import Names, numbered
 from mbrl_hdp.data.plain_files import read_json
 from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.data.roles import LogConfig
+from mbrl_hdp.data.turns import turn_remarks
 from mbrl_hdp.errors import CheckpointError, DataError
 
 _FILE = "columns.json"
@@ -47,7 +48,7 @@ class ColumnNames:
         """Take names and notes from what was read; with a reduction, the names of the file."""
         obs = log.obs_names if reduction is None else tuple(reduction.columns)
         read = LogConfig(**config.kept())
-        notes = (*log.notes, *remarks(log))
+        notes = (*log.notes, *remarks(log), *turn_remarks(log))
         return ColumnNames(obs, log.act_names, read, log.context_names, log.units, reduction, notes)
 
     def save(self, folder: Path) -> None:

@@ -20,7 +20,7 @@ from mbrl_hdp.data.manifest import write_manifest
 from mbrl_hdp.data.names import Names
 from mbrl_hdp.data.reduction import Reduction, remarks
 from mbrl_hdp.data.trajectories import Trajectories
-from mbrl_hdp.data.turns import TURNS, jumping_angles
+from mbrl_hdp.data.turns import TURNS, jumping_angles, turn_remarks
 from mbrl_hdp.errors import ConfigError, did_you_mean, short
 from mbrl_hdp.experiments.columns import ColumnNames
 from mbrl_hdp.experiments.config import FIT_CONFIG_NAME, FitMainConfig, check_fit_config, load_config, registry_for
@@ -130,7 +130,7 @@ def run_job(job: FitJob, progress: bool = True) -> FitOutcome:
     typed = job.typed
     before = None if typed.update is None else Previous.load(Path(typed.update), job.registry)
     log, columns = _read(job, before, progress)
-    for note in columns.notes if before is None else (*log.notes, *remarks(log)):
+    for note in columns.notes if before is None else (*log.notes, *remarks(log), *turn_remarks(log)):
         print(note, file=sys.stderr)
     model = _learn(job, log, before, progress)
     clear_leftovers(job.out)
