@@ -51,6 +51,7 @@ ROOMS = {
         "mbrl_hdp/distil",
         "mbrl_hdp/inference",
         "mbrl_hdp/experiments/loop.py",
+        "mbrl_hdp/experiments/model_update.py",
     ),
     "search": ("mbrl_hdp/inference/search",),
 }
