@@ -35,6 +35,8 @@ def jumping_angles(data: Trajectories) -> list[Jumps]:
         change = np.abs(np.diff(values, axis=1)[data.is_step])
         change = change[np.isfinite(change)]
         known = values[np.isfinite(values)]
+        if not len(change):
+            continue  # the column is empty
         middle = np.abs(known - 0.5 * (known.min() + known.max())) < 0.25 * np.ptp(known)
         for turn in TURNS:
             count = int((change > _JUMP * turn).sum())

@@ -40,5 +40,6 @@ def test_other_columns_do_not(values):
 def test_missing_samples_are_skipped():
     wrapped = walk() % (2.0 * np.pi)
     wrapped[0, 10:14] = np.nan
-    (found,) = jumping_angles(Trajectories(wrapped[..., None], allow_missing=True))
-    assert found.column == 0
+    empty = np.full_like(wrapped, np.nan)
+    (found,) = jumping_angles(Trajectories(np.stack([empty, wrapped], -1), allow_missing=True))
+    assert found.column == 1
