@@ -34,13 +34,13 @@ def test_a_tie_is_enough_on_linear_systems_only():
 
 
 def test_a_tie_is_enough_where_a_peer_leaves_no_room():
-    peer = {("two_tanks", "ar_hmm"): 1.0}
-    near = lambda ours: gates(lambda *key: peer.get(key, ours.get(key[0], 0.99) if key[1] == "fit" else 0.7))  # noqa: E731
-    assert near({"two_tanks": 0.996}) == [True, True]
-    assert near({"two_tanks": 0.994}) == [False, True]
-    assert "(1 of them where a peer has so much)" in peers.page(
-        records(lambda *key: peer.get(key, 0.9))
-    ).gates[0].found  # fmt: skip
+    def found(ours):
+        full = {("two_tanks", "fit"): ours, ("two_tanks", "ar_hmm"): 1.0}
+        return records(lambda *key: full.get(key, 0.99 if key[1] == "fit" else 0.7))
+
+    assert [gate.is_met for gate in peers.page(found(0.996)).gates] == [True, True]
+    assert [gate.is_met for gate in peers.page(found(0.994)).gates] == [False, True]
+    assert "(1 of them where a peer has so much)" in peers.page(found(0.996)).gates[0].found
 
 
 def test_cells_of_fit_are_those_of_systems_fit():

@@ -92,7 +92,7 @@ def _gate(found: dict[tuple[str, str], CellRecord], names: list[str], is_linear:
     planned = sum((name in LINEAR) == is_linear for name in SYSTEMS)
     words = f"not behind by {TIE} on linear systems"
     if not is_linear:
-        words = f"ahead of every peer on nonlinear systems; not behind by {TIE} where a peer has {1.0 - TIE} or more"
+        words = f"ahead of every peer on nonlinear systems; not behind by {TIE} where a peer has more than {1.0 - TIE}"
     is_met = len(good) == planned if len(group) == planned else None
     ties = "" if is_linear else f" ({len(full)} of them where a peer has so much)"
     return Gate(f"`fit` {words}", f"{len(good)} of {len(group)}{ties}", is_met)
